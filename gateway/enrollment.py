@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from bridge.engine_http.address import read_base_url
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
+from query_api.http.requests.registrations import Unregistration
 from query_api.ports import PublisherRegistry, View
 from schemas.engine_facts import EngineFacts
 from schemas.errors import NotRegisteredError, RepriseError, StorageError
@@ -171,13 +172,7 @@ class Enrollment:
             is_here = (one.instance_id, one.http_url) == (found[0].instance_id, base_url)
             if is_here and one.publisher not in publishers:
                 with suppress(NotRegisteredError):
-                    await self._registry.unregister(
-                        tenant_id=one.tenant_id,
-                        instance_id=one.instance_id,
-                        dp_rank=one.dp_rank,
-                        model_name=one.model_name,
-                        block_size=one.block_size,
-                    )
+                    await self._registry.unregister(**Unregistration.of(one)._asdict())
 
     async def _answered(self, base_url: str) -> _Answered:
         """Whose engine it is, and what it says."""

@@ -8,7 +8,7 @@ import msgspec
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.queries import missing
-from query_api.http.requests.registrations import read_registration
+from query_api.http.requests.registrations import Unregistration, read_registration
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from routing.bounds import TARGETS_KEPT_S
@@ -185,13 +185,7 @@ class Catalogue:
         """Forgets a worker, with its blocks. Raises as `worker`, and StorageError."""
         document, ranks = self.worker(worker_id)
         for one in ranks:
-            await self._registry.unregister(
-                tenant_id=one.tenant_id,
-                instance_id=one.instance_id,
-                dp_rank=one.dp_rank,
-                model_name=one.model_name,
-                block_size=one.block_size,
-            )
+            await self._registry.unregister(**Unregistration.of(one)._asdict())
             self._until = float("-inf")
         return document
 
