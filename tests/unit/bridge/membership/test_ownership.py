@@ -17,6 +17,19 @@ BEFORE = registration(instance_id="w-3").publisher
 Done = list[tuple[PublisherKey, Registration | None]]
 
 
+def alone() -> Ownership:
+    """Of one partition of the registry, without what it works with."""
+    nobody: Any = None
+    return Ownership(
+        lease=nobody,
+        follower=nobody,
+        writer=nobody,
+        producer=nobody,
+        cursors=nobody,
+        registry_partitions=1,
+    )
+
+
 def carried_out(
     monkeypatch: pytest.MonkeyPatch, *changes: tuple[PublisherKey, Registration | None]
 ) -> Done:
@@ -34,15 +47,7 @@ def carried_out(
             raise RuntimeError("for a test")
 
     async def run() -> None:
-        nobody: Any = None
-        owner = Ownership(
-            lease=nobody,
-            follower=nobody,
-            writer=nobody,
-            producer=nobody,
-            cursors=nobody,
-            registry_partitions=1,
-        )
+        owner = alone()
         owner._owned = {0}
         for publisher, wanted in changes:
             owner.change(0, publisher, wanted)
@@ -90,15 +95,7 @@ def test_what_has_been_forgotten_is_not_forgotten_again_for_a_later_change(
             owner.change(0, publisher, NEW)
 
     async def run() -> None:
-        nobody: Any = None
-        owner = Ownership(
-            lease=nobody,
-            follower=nobody,
-            writer=nobody,
-            producer=nobody,
-            cursors=nobody,
-            registry_partitions=1,
-        )
+        owner = alone()
         owner._owned = {0}
         owner.change(0, ONE, None)
         owner.change(0, ONE, OLD)
@@ -114,15 +111,7 @@ def test_what_the_registry_still_brings_after_the_stop_begins_no_takeover() -> N
     """The sockets are closed by then: it would be an unexpected error in the log."""
 
     async def run() -> None:
-        nobody: Any = None
-        owner = Ownership(
-            lease=nobody,
-            follower=nobody,
-            writer=nobody,
-            producer=nobody,
-            cursors=nobody,
-            registry_partitions=1,
-        )
+        owner = alone()
         owner._owned = {0}
         await owner.stop()
         owner.change(0, ONE, OLD)
@@ -146,15 +135,7 @@ def test_a_rebalance_waits_until_it_is_noted_who_is_kept(monkeypatch: pytest.Mon
         steps.append(f"keeps {flush_s:g}")
 
     async def run() -> None:
-        nobody: Any = None
-        owner = Ownership(
-            lease=nobody,
-            follower=nobody,
-            writer=nobody,
-            producer=nobody,
-            cursors=nobody,
-            registry_partitions=1,
-        )
+        owner = alone()
         await asyncio.gather(owner.revoke(flush_s=1.0), owner.revoke(flush_s=3.0))
 
     monkeypatch.setattr(Ownership, "_revoke", revoke)
