@@ -410,9 +410,12 @@ def _difference(one: Registration, other: Registration) -> str:
 
 def _has_other_block_size(other: Registration, registration: Registration) -> bool:
     """Whether it is the same rank of the same engine with blocks of another size: an engine has one
-    size for a model. A pool has those of all its engines, and one without events has none.
+    size for a model. A pool has those of all its engines, one without events has none, and the
+    LMCache beside an engine has the size of its own chunks under the engine's name.
     """
     if other.block_size == registration.block_size or other.is_pool or registration.is_pool:
+        return False
+    if other.kind in SELF_REGISTERED or registration.kind in SELF_REGISTERED:
         return False
     if not (other.has_events and registration.has_events):
         return False

@@ -10,6 +10,7 @@ from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.limits import NAME_BYTES_MAX
 from schemas.registration import (
+    LMCACHE,
     NO_EVENTS,
     PublisherKind,
     Registration,
@@ -142,6 +143,7 @@ def test_an_engine_has_one_block_size_for_a_model() -> None:
         {"dp_rank": 1},
         {"kind": NO_EVENTS, "endpoint": ""},
         {"kind": PublisherKind("Mooncake")},
+        {"kind": LMCACHE},
     ],
 )
 def test_another_model_rank_or_tenant_may_have_another_one(fields: dict[str, object]) -> None:
