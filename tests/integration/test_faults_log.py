@@ -309,7 +309,8 @@ def test_damaged_batches_are_passed_over_and_told(deployment: Deployment, load: 
     assert degraded(deployment, load) <= instances[partition]
     for engine in load.engines:
         engine.clear()
-    deployment.until(lambda: states_of(deployment, load) == {"exact"}, what="exact answers")
+    # A clear ends what is missing of the GPU, and proves nothing of the blocks offloaded to CPU.
+    deployment.until(lambda: states_of(deployment, load) == {"unconfirmed"}, what="it is healed")
     deployment.until(lambda: answers_are_right(deployment, load), what="right answers")
 
 
