@@ -23,6 +23,8 @@ class Gateways:
 
     def __init__(self, directory: Path, kafka: KafkaSettings, found: list[EngineProcess]) -> None:
         named = [part for one in found for part in ("--engine", one.url)]
+        # What decides is the cache, and not how fast a busy machine has let each engine be.
+        named += ("--set", "routing.policy=longest-prefix")
         self.engines = found
         self.replicas = [
             Role("serve", directory / f"serve-{number}", kafka, "--gateway", "0", *named)

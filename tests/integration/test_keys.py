@@ -94,7 +94,7 @@ def test_keys_are_made_revoked_and_reread_while_it_runs(
     assert asked.status(operator) == 200
     said = asked.service.whole_log()
     for key in (operator, router):
-        assert key.rpartition("_")[2] not in said
+        assert key.split("_", 2)[2] not in said  # a secret may have one of its own
         assert key.encode() not in keys.read_bytes()
     assert asked.service.first_traceback() == ""
 
