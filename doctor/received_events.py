@@ -255,8 +255,8 @@ def _adapter_unknown(patient: Patient, now: float) -> Iterator[Diagnosis]:
             "a pool has blocks under adapters of which nothing says whether it has loaded them, so"
             " answers about these are `unconfirmed`, and count nothing of the pool for it:"
             f" {some}{f' and {more} more' if more > 0 else ''}",
-            "let it serve the adapter once, or register it with that `lora_name` where it serves nothing"
-            " else, the base model included",
+            "let it serve the adapter once, or register it with that `lora_name` where it serves no"
+            " other",
             expected="a `lora_name`, or blocks of its own under the adapter",
             got="neither",
         )

@@ -147,7 +147,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
         registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
         http_endpoint: base URL of the engine's HTTP server, e.g. `http://10.0.0.7:8000`, or "".
-        lora_name: the adapter of events that name none; "" for the base model.
+        lora_name: the adapter of events without a field for one; "" for the base model.
         memory_segment: the segment that says what the engine's cache takes
         (`schemas.memory_segments`): its
             name, or a pattern of it, with `HOST/` before it where hosts use the same names; or "".

@@ -7,6 +7,7 @@ raises `EventError` with the reason under which the event is counted.
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, hash_to_u64
@@ -194,9 +195,13 @@ def name_of(value: str | None) -> str:
     return value
 
 
-def lora_name_of(name: str | None, lora_id: int | str | None, origin: Origin) -> str:
-    """The adapter's level in the table: by the event's name, the registration's, or the id."""
-    if not name:
+def lora_name_of(name: str | UnsetType | None, lora_id: int | str | None, origin: Origin) -> str:
+    """The adapter's level in the table: by the event's name, the registration's, or the id. An
+    event that has the field and names none there is of the base model, whatever is registered.
+    """
+    if isinstance(name, UnsetType) or not name:
+        if name is not UNSET and lora_id is None:
+            return ""
         if origin.lora_name or lora_id is None:
             return origin.lora_name
         name = f"lora_id:{lora_id}"

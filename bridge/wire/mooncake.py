@@ -33,6 +33,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final
 
 import msgspec
+from msgspec import UNSET
 from xxhash import xxh3_64_intdigest
 
 from bridge.wire.batch import BatchDecoder, DecodedBatch, DecodedRun, read_frames
@@ -214,7 +215,7 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
             block_size=origin.registration.block_size,
             medium=self.tier(),
             shared=True,
-            lora_name=lora_name_of(self.lora_name, None, origin),
+            lora_name=lora_name_of(self.lora_name or UNSET, None, origin),
             group=self.shard(),
         )
 

@@ -23,6 +23,7 @@ for each block, as of vLLM. `session_id`, and of a removal `reason`, `lora_name`
 from typing import ClassVar, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bridge.wire.batch import BatchDecoder
 from bridge.wire.fields import (
@@ -65,7 +66,7 @@ class _Stored(WireEvent):
         sequence: int,
         origin: Origin,
         *,
-        lora_name: str | None,
+        lora_name: str | UnsetType | None,
         cache_salt: str | None,
         extra_keys: msgspec.Raw = NIL,
     ) -> StoredBlocks:
@@ -114,7 +115,7 @@ class _StoredArray(_Stored, array_like=True, tag="BlockStored", forbid_unknown_f
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
         cache_salt = None if self.metadata is None else self.metadata.cache_salt
-        return self.stored(sequence, origin, lora_name=None, cache_salt=cache_salt)
+        return self.stored(sequence, origin, lora_name=UNSET, cache_salt=cache_salt)
 
 
 class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
@@ -124,7 +125,7 @@ class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknow
 class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
     cache_salt: str | None = None
     session_id: msgspec.Raw = NIL
-    lora_name: str | None = None
+    lora_name: str | UnsetType | None = UNSET
     extra_keys: msgspec.Raw = NIL
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Final, TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bridge.wire.batch import BatchDecoder, DecodedBatch, read_frames
 from bridge.wire.drop_reasons import DropReason
@@ -81,7 +82,7 @@ class _Stored(WireEvent, tag="BlockStored", tag_field="type", forbid_unknown_fie
     block_size: int | None = None
     lora_id: int | str | None = None
     medium: str | None = None
-    lora_name: str | None = None
+    lora_name: str | UnsetType | None = UNSET
     extra_keys: msgspec.Raw = NIL
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None

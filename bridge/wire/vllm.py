@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from typing import Annotated, ClassVar, Final
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from bridge.wire.batch import BatchDecoder
 from bridge.wire.drop_reasons import DropReason
@@ -69,7 +70,7 @@ class _Stored(WireEvent):
     block_size: int | None = None
     lora_id: int | str | None = None
     medium: str | None = None
-    lora_name: str | None = None
+    lora_name: str | UnsetType | None = UNSET
     extra_keys: msgspec.Raw = NIL
     group_idx: int | None = None
     kv_cache_spec_kind: str | None = None

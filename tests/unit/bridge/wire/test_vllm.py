@@ -259,11 +259,11 @@ def test_remote_blocks_are_shared(locality: str | None, shared: bool) -> None:
     ("lora_name", "lora_id", "registered", "expected"),
     [
         (None, None, "", ""),
-        (None, None, "reg", "reg"),
+        (None, None, "reg", ""),  # since 0.14 the base model, of an engine that has adapters, too
         (None, 7, "", "lora_id:7"),
         (None, 7, "reg", "reg"),
         ("ad", 7, "reg", "ad"),
-        ("", None, "reg", "reg"),
+        ("", None, "reg", ""),
     ],
 )
 def test_the_lora_level_is_the_event_s_then_the_registered_then_the_id(
@@ -271,6 +271,13 @@ def test_the_lora_level_is_the_event_s_then_the_registered_then_the_id(
 ) -> None:
     event = stored(registered, lora_name=lora_name, lora_id=lora_id)
     assert event.lora_name == expected
+
+
+@pytest.mark.parametrize("more", [(), (None,), (None, "GPU")])
+def test_an_event_without_the_field_is_of_the_registered_adapter(more: tuple[object, ...]) -> None:
+    event = only(["BlockStored", [7], None, [1, 2], 2, *more], lora_name="reg")
+    assert isinstance(event, StoredBlocks)
+    assert event.lora_name == "reg"
 
 
 @pytest.mark.parametrize(

@@ -98,6 +98,7 @@ struct Event<'a> {
     block_size: u64,
     lora_id: Option<LoraId<'a>>,
     lora_name: &'a str,
+    names_adapter: bool, // it has the field, whatever is there
     medium: &'static str,
     /// Its name, likewise.
     media: u32,
@@ -122,6 +123,7 @@ impl Default for Event<'_> {
             block_size: 0,
             lora_id: None,
             lora_name: "",
+            names_adapter: false,
             medium: GPU,
             media: 0,
             shared: false,
@@ -371,6 +373,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             event.has_extra_keys = !reader.nil().ok()?;
             return if event.has_extra_keys { self.skip() } else { Some(()) };
         }
+        event.names_adapter |= field == Field::LoraName;
         if reader.nil().ok()? {
             return Some(());
         }
@@ -421,11 +424,14 @@ impl<'a, 'p> Batch<'a, 'p> {
         Some(())
     }
 
-    /// The adapter's level in the table: by the event's name, the registration's, or the id.
+    /// The adapter's level in the table: by the event's name, the registration's, or the id. An
+    /// event that has the field and names none there is of the base model.
     fn lora_name(&mut self, event: &Event<'a>) -> Option<Cow<'a, str>> {
         let packer = self.packer;
         let name: Cow<'a, str> = if !event.lora_name.is_empty() {
             event.lora_name.into()
+        } else if event.names_adapter && event.lora_id.is_none() {
+            return Some("".into());
         } else if packer.lora_name.is_empty() {
             match &event.lora_id {
                 None => return Some("".into()),
