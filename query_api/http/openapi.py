@@ -1,5 +1,6 @@
 """The OpenAPI document: what each route takes and answers, as fragments for FastAPI's generator."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -271,8 +272,8 @@ class Documentation:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """See the class."""
-        if self._app is None:
-            self._app = self._made()
+        if self._app is None:  # some 0.3 s, in which the loop goes on to answer
+            self._app = await asyncio.to_thread(self._made)
         await self._app(scope, receive, send)
 
     def _made(self) -> ASGIApp:
