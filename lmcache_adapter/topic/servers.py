@@ -1,13 +1,14 @@
 """All servers that write LMCache's topic: whose batch counts, and what they hold. Pure.
 
-A batch counts by its incarnation and number, as in LMCache's own coordinator, but for gaps:
+A batch counts by its incarnation and number, as in LMCache's own coordinator, but for gaps. What
+these show is said by `bridge.publisher.tracker`; what follows from it for a server, here:
 
-    a lower incarnation    dropped: of a process that has been replaced
-    a higher one           a new process: its memory (`l1`) is empty, its storage is not
-    a number seen before   dropped
-    one that is too high   a gap in the log of every publisher of the server; the batch is applied.
-                           They are degraded until a new process begins, and beyond it where the
-                           server has storage, of which something may have been missed, too
+    stale      dropped: of a process that has been replaced
+    duplicate  dropped
+    restart    a new process: its memory (`l1`) is empty, its storage is not
+    gap        a gap in the log of every publisher of the server; the batch is applied. They are
+               degraded until a new process begins, and beyond it where the server has storage, of
+               which something may have been missed, too
 
 One server has chunks of several models, salts and ranks; each of these is a publisher of its own.
 
@@ -22,6 +23,7 @@ then all that is known is written at once.
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from bridge.publisher.tracker import IncarnationTracker, SequenceOutcome
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
 from lmcache_adapter.controller.member import WorkerReport
 from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, UnreadableBatch
@@ -31,17 +33,22 @@ from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt
 from schemas.identities import Medium, PublisherKey
+from schemas.positions import Cursor
 from schemas.registration import LMCACHE_TOPIC, Registration
 
 # What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
 LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
 
-STALE: Final = "stale_incarnation"
-DUPLICATE: Final = "duplicate_batch"
 NO_ROOM: Final = "too_many_keys"
 TOO_MANY: Final = "too_many_publishers"
 MALFORMED: Final = "malformed_batch"
+
+DROPS: Final = {
+    SequenceOutcome.STALE: "stale_incarnation",
+    SequenceOutcome.DUPLICATE: "duplicate_batch",
+}
+"""Why a batch does not count."""
 
 MISSED: Final = "batches_missed"
 BEGINNING: Final = "beginning_missed"
@@ -107,8 +114,7 @@ class _Server:
     """
 
     def __init__(self, head: BatchHead) -> None:
-        self.incarnation = head.incarnation
-        self.seq = 0
+        self.tracker = IncarnationTracker(Cursor(head.incarnation, -1))
         self.seen_at = 0.0
         self.lost = ""
         self.has_storage = False
@@ -185,26 +191,21 @@ class Servers:
                 self._dropped(TOO_MANY)
                 return None
             server = self._servers[head.instance_id] = _Server(head)
-            if head.seq > 1:
-                self._lose(server, BEGINNING)
-        elif head.incarnation < server.incarnation:
-            self._dropped(STALE)
+        outcome, gap = server.tracker.observe(head.cursor)
+        if outcome in DROPS:
+            self._dropped(DROPS[outcome])
             return None
-        elif head.incarnation > server.incarnation:
-            self._renew(server, head)
-        elif head.seq <= server.seq:
-            self._dropped(DUPLICATE)
-            return None
-        elif head.seq > server.seq + 1:
-            self._lose(server, MISSED)
-        server.seq, server.seen_at = head.seq, now
+        if outcome is SequenceOutcome.RESTART:
+            self._renew(server)
+        if gap is not None:
+            self._lose(server, MISSED if gap.first else BEGINNING)
+        server.seen_at = now
         for publisher in server.streams:
             self._touched[publisher] = None
         return server
 
-    def _renew(self, server: _Server, head: BatchHead) -> None:
+    def _renew(self, server: _Server) -> None:
         """A new process: nothing is in its memory."""
-        server.incarnation = head.incarnation
         if not server.has_storage:
             server.lost = ""
         for stream in server.streams.values():
@@ -213,8 +214,6 @@ class Servers:
                     self._drop(stream, tier)
             stream.lost = server.lost
             self._rewrite(stream, NEW_PROCESS)
-        if head.seq > 1:
-            self._lose(server, BEGINNING)
 
     def _lose(self, server: _Server, reason: str) -> None:
         self.gaps += 1

@@ -1,13 +1,35 @@
-"""The numbers that one LMCache process gives its operations: by location, from 0. Pure."""
+"""The numbers that one LMCache process gives its operations: by location, from 0. Pure.
 
+`bridge.publisher.tracker` says what a number shows. Here it is known of which locations numbers
+are known, and of which something may be missing that no number has shown yet.
+"""
+
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from bridge.publisher.tracker import ProcessTracker, SequenceOutcome
 from lmcache_adapter.wire.locations import SYNCED
 from lmcache_adapter.wire.messages import Operation
 
 
+class LocationNumbers:
+    """Of one location.
+
+    Attributes:
+        tracker: of its numbers; None: none is known.
+        is_unproven: something may have been lost while the link was down; the next number tells.
+        is_told: all that it holds has been told otherwise.
+    """
+
+    __slots__ = ("is_told", "is_unproven", "tracker")
+
+    def __init__(self) -> None:
+        self.tracker: ProcessTracker | None = None
+        self.is_unproven = self.is_told = False
+
+
 class Numbering:
-    """What has been seen of them.
+    """Of one process.
 
     Args:
         is_new: the process is seen from its beginning.
@@ -15,38 +37,39 @@ class Numbering:
 
     def __init__(self, *, is_new: bool = False) -> None:
         self._is_new = is_new
-        self._expected: dict[str, int] = {}
-        self._unproven: set[str] = set()
-        self._unnumbered: set[str] = set()  # all that they hold is known, but no number of theirs
+        self._locations: defaultdict[str, LocationNumbers] = defaultdict(LocationNumbers)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._expected)
+        return (one for one, numbers in self._locations.items() if numbers.tracker is not None)
 
     @property
     def unproven(self) -> frozenset[str]:
         """The locations of which something may have been lost while the link was down: their next
         number will tell.
         """
-        return frozenset(self._unproven)
+        return frozenset(one for one, numbers in self._locations.items() if numbers.is_unproven)
 
     def resume(self, location: str, number: int) -> None:
         """This is the next number of the location, as of an earlier run."""
-        self._expected[location] = number
-        self._unproven.add(location)
+        numbers = self._locations[location]
+        numbers.tracker, numbers.is_unproven = ProcessTracker(number - 1), True
 
     def expected(self, location: str) -> int | None:
         """Its next number, where that is known."""
-        return self._expected.get(location)
+        numbers = self._locations.get(location)
+        if numbers is None or numbers.tracker is None:
+            return None
+        return numbers.tracker.sequence + 1
 
     def cut(self) -> None:
         """The link is down."""
-        self._unproven.update(self._expected, self._unnumbered)
+        for numbers in self._locations.values():
+            numbers.is_unproven = True
 
     def prove(self, location: str) -> None:
         """All that the location holds has been told otherwise."""
-        self._unproven.discard(location)
-        if location not in self._expected:
-            self._unnumbered.add(location)
+        numbers = self._locations[location]
+        numbers.is_unproven, numbers.is_told = False, True
 
     def follows(self, location: str, operations: Sequence[Operation]) -> bool:
         """Takes some, at least one; whether none are missing before or between them.
@@ -54,14 +77,12 @@ class Numbering:
         Whoever numbers on where nobody has listened may have stored before. Of the location of full
         syncs that is no loss: one is asked for anyway.
         """
-        expected = self._expected.get(location)
-        first = operations[0].seq_num
-        is_lost = location in self._unnumbered and location in self._unproven  # how many is unknown
-        self._unnumbered.discard(location)
-        self._unproven.discard(location)
-        if expected is None:
-            expected = 0 if self._is_new or location != SYNCED else first
-        self._expected[location] = operations[-1].seq_num + 1
-        return not is_lost and all(
-            one.seq_num == number for number, one in enumerate(operations, expected)
-        )
+        numbers = self._locations[location]
+        is_lost = False
+        if numbers.tracker is None:
+            is_lost = numbers.is_told and numbers.is_unproven  # how many is unknown
+            is_first = self._is_new or location != SYNCED
+            numbers.tracker = ProcessTracker(-1 if is_first else operations[0].seq_num - 1)
+        numbers.is_unproven = False
+        verdict = numbers.tracker.observe_all(one.seq_num for one in operations)
+        return verdict.outcome is SequenceOutcome.NEXT and not is_lost
