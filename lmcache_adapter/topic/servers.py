@@ -25,10 +25,9 @@ from typing import Final, NamedTuple
 
 from bridge.publisher.tracker import IncarnationTracker, SequenceOutcome
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
-from lmcache_adapter.controller.member import WorkerReport
 from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, UnreadableBatch
 from lmcache_adapter.wire.locations import Tier
-from lmcache_adapter.worker.journal import Journal, NextIncarnation
+from lmcache_adapter.worker.journal import Journal, NextIncarnation, WorkerReport
 from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt
@@ -101,7 +100,6 @@ class _Stream:
         self.held: ChunkTiers = {}
         self.lost = ""
         self.is_written = False
-        self.doubt: Doubt | None = Doubt.CATCHING_UP
 
 
 class _Server:
@@ -325,14 +323,10 @@ class Servers:
         self._begun = True
         for stream in self._streams.values():
             self._write(stream, RESTARTED)
-        for publisher, registration in self._before.items():
+        for publisher in self._before:
             if publisher not in self._streams:
                 journal = Journal(publisher, self._next_incarnation, self._clock)
-                journal.unregister()
-                told = WorkerReport(
-                    registration.publisher, journal.take(), Doubt.NOT_FOLLOWED, is_gone=True
-                )
-                self._gone.append(told)
+                self._gone.append(journal.end())
         self._before.clear()
         self.has_news = True
 
@@ -344,12 +338,7 @@ class Servers:
     def _rewrite(self, stream: _Stream, reason: str) -> None:
         if not stream.is_written:
             return
-        stream.journal.begin(reason)
-        for tier, held in stream.held.items():
-            for chunk in held:
-                stream.journal.put(tier, chunk, is_stored=True)
-        if stream.lost:
-            stream.journal.gap(stream.lost)
+        stream.journal.rewrite(reason, stream.held.items(), stream.lost)
         self._touched[stream.registration.publisher] = None
 
     def rewrite(self, publishers: Iterable[PublisherKey]) -> None:
@@ -372,11 +361,10 @@ class Servers:
         told, self._gone = self._gone, []
         for publisher in self._touched:
             stream = self._streams[publisher]
-            records = stream.journal.take()
-            doubt = self._doubt(stream, now)
-            if stream.is_written and (records or doubt is not stream.doubt):
-                stream.doubt = doubt
-                told.append(WorkerReport(publisher, records, doubt))
+            if stream.is_written:
+                report = stream.journal.report(self._doubt(stream, now))
+                if report is not None:
+                    told.append(report)
         self._touched.clear()
         return told
 
