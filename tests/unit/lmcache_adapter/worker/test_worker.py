@@ -196,6 +196,19 @@ def test_what_came_between_the_request_and_its_start_is_kept(cache: Cache) -> No
     assert cache.indexed == {("CPU", 1), ("CPU", 3)}
 
 
+def test_what_waited_and_is_in_the_keys_too_is_held_once(cache: Cache) -> None:
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2)
+    cache.beat()
+    cache.admit(3)  # it waits, and the keys are gathered after it
+    for batch in cache.start_sync():
+        cache.scene.push(batch)
+    assert cache.indexed == {("CPU", 1), ("CPU", 2), ("CPU", 3)}
+    cache.evict(3)
+    assert cache.indexed == cache.truth == {("CPU", 1), ("CPU", 2)}
+    assert (cache.doubt, cache.degraded) == (None, None)
+
+
 def test_the_cache_is_released_when_its_own_keys_are_here(scene: Scene, cache: Cache) -> None:
     other = Cache(scene, "b")
     other.links = 10
