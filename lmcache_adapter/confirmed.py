@@ -5,7 +5,7 @@ from typing import Final
 
 from bridge.publisher.ports import PublisherWatch, ReportedPublisher
 from bridge.publisher.publisher import PublisherActivity, PublisherDoubt, PublisherStatement
-from lmcache_adapter.worker.journal import WorkerReport
+from lmcache_adapter.journal import WorkerReport
 from schemas.answer_states import Activity, Doubt
 from schemas.clock import Clock
 from schemas.identities import PublisherKey

@@ -21,10 +21,10 @@ from lmcache_adapter.confirmed import FollowedWorkers
 from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.counters import LmcacheCounters
 from lmcache_adapter.controller.member import WorkerAddress, WorkerView
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets.server import ControllerSockets
 from lmcache_adapter.state_file import State, StateFile, begin_run
-from lmcache_adapter.worker.journal import WorkerReport
 from schemas.answer_states import Doubt
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import StorageError

@@ -29,6 +29,7 @@ from lmcache_adapter.controller.member import (
     WorkerView,
 )
 from lmcache_adapter.controller.peers import look_up
+from lmcache_adapter.journal import Journal, NextIncarnation, WorkerReport, gone
 from lmcache_adapter.settings import Models
 from lmcache_adapter.wire.messages import (
     NOT_FOUND,
@@ -54,7 +55,6 @@ from lmcache_adapter.wire.messages import (
     Reply,
     Request,
 )
-from lmcache_adapter.worker.journal import Journal, NextIncarnation, WorkerReport, gone
 from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import DropReason, Reason
 from lmcache_adapter.worker.worker import KeptLocation, Worker, released

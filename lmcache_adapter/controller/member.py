@@ -5,8 +5,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from lmcache_adapter.journal import Journal
 from lmcache_adapter.wire.messages import Register
-from lmcache_adapter.worker.journal import Journal
 from lmcache_adapter.worker.worker import KeptLocation, Worker
 from schemas.answer_states import Doubt
 from schemas.registration import Registration

@@ -18,13 +18,13 @@ from brokers.errors import CorruptRecordException
 from brokers.options import client_options
 from lmcache_adapter.confirmed import FollowedWorkers
 from lmcache_adapter.controller.member import RememberedWorker
+from lmcache_adapter.journal import NextIncarnation, WorkerReport
 from lmcache_adapter.losses import TakeLost
 from lmcache_adapter.service import Sink
 from lmcache_adapter.settings import Models, TopicSettings
 from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
-from lmcache_adapter.worker.journal import NextIncarnation, WorkerReport
 from logs.recent import RecentFollower
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import ConfigurationError, StorageError

@@ -25,9 +25,9 @@ from typing import Final, NamedTuple
 
 from bridge.publisher.tracker import IncarnationTracker, SequenceOutcome
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
+from lmcache_adapter.journal import Journal, NextIncarnation, WorkerReport
 from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, UnreadableBatch
 from lmcache_adapter.wire.locations import Tier
-from lmcache_adapter.worker.journal import Journal, NextIncarnation, WorkerReport
 from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt

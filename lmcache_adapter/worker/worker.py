@@ -83,7 +83,7 @@ class _Put(Protocol):
 
 
 class Lines(Protocol):
-    """What is written of a worker; see `lmcache_adapter.worker.journal.Journal`."""
+    """What is written of a worker; see `lmcache_adapter.journal.Journal`."""
 
     def begin(self, reason: str) -> None:
         """See `Journal`."""

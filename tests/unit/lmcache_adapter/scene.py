@@ -7,9 +7,9 @@ import msgpack
 
 from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.member import RememberedWorker
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Models
 from lmcache_adapter.wire.messages import Reply, Request, decode, encode
-from lmcache_adapter.worker.journal import WorkerReport
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import RemovedBlocks, StoredBlocks

@@ -9,10 +9,10 @@ import msgpack
 import pytest
 
 from lmcache_adapter.controller.controller import Controller
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets import links as links_module
 from lmcache_adapter.sockets.server import LMCACHE_PARTS_MAX, ControllerSockets
-from lmcache_adapter.worker.journal import WorkerReport
 from schemas.answer_states import Doubt
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey

@@ -3,9 +3,9 @@
 from array import array
 from itertools import pairwise
 
+from lmcache_adapter.journal import LMCACHE_BATCH_KEYS, Journal
 from lmcache_adapter.settings import Model
 from lmcache_adapter.wire.locations import tier_of
-from lmcache_adapter.worker.journal import LMCACHE_BATCH_KEYS, Journal
 from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import RemovedBlocks, StoredBlocks
