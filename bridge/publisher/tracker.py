@@ -56,7 +56,9 @@ class Evidence(Enum):
 
 
 class NumberPlace(IntEnum):
-    """Where a number stands beside the last one of its sender."""
+    """Where a number stands beside the last one of its sender. An integer, since each duplicate of
+    a replay is looked up by it, and Enum makes a hash of its own in Python.
+    """
 
     NEXT = 0
     ABOVE = 1

@@ -8,6 +8,7 @@ from bridge.publisher.tracker import (
     Gap,
     IncarnationTracker,
     NumberPlace,
+    NumberTracker,
     ProcessTracker,
     SequenceOutcome,
     SequenceTracker,
@@ -123,6 +124,15 @@ def test_evidence_ends_with_the_window() -> None:
     assert after(DUPLICATE_WINDOW + 1) is SequenceOutcome.RESTART
 
 
+def test_of_what_was_jumped_over_nothing_is_known() -> None:
+    tracker = SequenceTracker()
+    for sequence in range(5):
+        tracker.observe(sequence, sequence)
+    tracker.observe(DUPLICATE_WINDOW + 4, 1)
+    assert tracker.recognises(DUPLICATE_WINDOW + 2, 2) is None
+    assert tracker.recognises(DUPLICATE_WINDOW + 4, 2) is False
+
+
 # Senders whose payloads are no evidence
 
 NAMED = [
@@ -175,8 +185,9 @@ def test_each_case_of_the_table_is_tried() -> None:
     assert set(OUTCOMES) == set(Evidence)
 
 
-def test_the_next_incarnation_has_the_number_that_it_is_to_have() -> None:
-    tracker = IncarnationTracker(Cursor(3, 7))
+@pytest.mark.parametrize("kind", [NumberTracker, SequenceTracker, IncarnationTracker])
+def test_the_next_incarnation_has_the_number_that_it_is_to_have(kind: type[NumberTracker]) -> None:
+    tracker = kind(Cursor(3, 7))
     tracker.begin_incarnation(2)
     assert tracker.cursor == Cursor(4, -1)
     tracker.begin_incarnation(50)
