@@ -32,7 +32,6 @@ from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt
 from schemas.identities import Medium, PublisherKey
-from schemas.positions import Cursor
 from schemas.registration import LMCACHE_TOPIC, Registration
 
 # What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
@@ -111,8 +110,8 @@ class _Server:
         has_storage: whether it has ever named storage: a new process does not empty that.
     """
 
-    def __init__(self, head: BatchHead) -> None:
-        self.tracker = IncarnationTracker(Cursor(head.incarnation, -1))
+    def __init__(self) -> None:
+        self.tracker = IncarnationTracker()
         self.seen_at = 0.0
         self.lost = ""
         self.has_storage = False
@@ -188,7 +187,7 @@ class Servers:
             if len(self._servers) >= LMCACHE_WORKERS_MAX:
                 self._dropped(TOO_MANY)
                 return None
-            server = self._servers[head.instance_id] = _Server(head)
+            server = self._servers[head.instance_id] = _Server()
         outcome, gap = server.tracker.observe(head.cursor)
         if outcome in DROPS:
             self._dropped(DROPS[outcome])

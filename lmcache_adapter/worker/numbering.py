@@ -16,16 +16,15 @@ class LocationNumbers:
     """Of one location.
 
     Attributes:
-        tracker: of its numbers; None: none is known.
+        tracker: of its numbers; None: none is known, though what it holds may have been told.
         is_unproven: something may have been lost while the link was down; the next number tells.
-        is_told: all that it holds has been told otherwise.
     """
 
-    __slots__ = ("is_told", "is_unproven", "tracker")
+    __slots__ = ("is_unproven", "tracker")
 
     def __init__(self) -> None:
         self.tracker: ProcessTracker | None = None
-        self.is_unproven = self.is_told = False
+        self.is_unproven = False
 
 
 class Numbering:
@@ -68,8 +67,7 @@ class Numbering:
 
     def prove(self, location: str) -> None:
         """All that the location holds has been told otherwise."""
-        numbers = self._locations[location]
-        numbers.is_unproven, numbers.is_told = False, True
+        self._locations[location].is_unproven = False
 
     def follows(self, location: str, operations: Sequence[Operation]) -> bool:
         """Takes some, at least one; whether none are missing before or between them.
@@ -80,7 +78,7 @@ class Numbering:
         numbers = self._locations[location]
         is_lost = False
         if numbers.tracker is None:
-            is_lost = numbers.is_told and numbers.is_unproven  # how many is unknown
+            is_lost = numbers.is_unproven  # how many is unknown
             is_first = self._is_new or location != SYNCED
             numbers.tracker = ProcessTracker(-1 if is_first else operations[0].seq_num - 1)
         numbers.is_unproven = False
