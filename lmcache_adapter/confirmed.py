@@ -5,7 +5,9 @@ from typing import Final
 
 from bridge.publisher.ports import PublisherWatch, ReportedPublisher
 from bridge.publisher.publisher import PublisherActivity, PublisherDoubt, PublisherStatement
+from lmcache_adapter.journal import WorkerReport
 from schemas.answer_states import Activity, Doubt
+from schemas.clock import Clock
 from schemas.identities import PublisherKey
 from schemas.limits import CHECK_LATE_S
 
@@ -22,24 +24,17 @@ class WorkerConfirmation:
 
     Args:
         heard_until: as of when all that had arrived is in the log; monotonic seconds.
-        now: monotonic seconds.
-        wall_now: Unix seconds.
+        clock: of the process.
 
     Attributes:
         said: what was last written of it into the log.
     """
 
-    def __init__(
-        self,
-        heard_until: Callable[[], float],
-        now: Callable[[], float],
-        wall_now: Callable[[], float],
-    ) -> None:
+    def __init__(self, heard_until: Callable[[], float], clock: Clock) -> None:
         self._heard_until = heard_until
-        self._now = now
-        self._wall_now = wall_now
+        self._clock = clock
         self._told: Doubt | None = Doubt.CATCHING_UP
-        self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now())
+        self._doubted = PublisherDoubt(Doubt.CATCHING_UP, clock.unix())
         self.said: PublisherStatement | None = None
 
     def tell(self, doubt: Doubt | None) -> None:
@@ -55,10 +50,10 @@ class WorkerConfirmation:
     def doubted(self) -> PublisherDoubt:
         """Why it is not confirmed, or None, and since when."""
         doubt = self._told
-        if doubt is None and self._now() - self._heard_until() > CHECK_LATE_S:
+        if doubt is None and self._clock.monotonic() - self._heard_until() > CHECK_LATE_S:
             doubt = Doubt.RECEIVED_LATE
         if doubt is not self._doubted.doubt:
-            self._doubted = PublisherDoubt(doubt, self._wall_now())
+            self._doubted = PublisherDoubt(doubt, self._clock.unix())
         return self._doubted
 
     @property
@@ -74,6 +69,31 @@ class WorkerConfirmation:
         if doubted.doubt is not None:
             activity = _ACTIVITIES.get(doubted.doubt, Activity.REPLAYING)
         return PublisherStatement(doubted, PublisherActivity(activity, doubted.since), None)
+
+
+class FollowedWorkers(dict[PublisherKey, WorkerConfirmation]):
+    """The publishers of one service, for the loop of its log.
+
+    Args:
+        heard_until: see `WorkerConfirmation`.
+        clock: of the process.
+    """
+
+    def __init__(self, heard_until: Callable[[], float], clock: Clock) -> None:
+        super().__init__()
+        self._heard_until = heard_until
+        self._clock = clock
+
+    def take(self, report: WorkerReport) -> None:
+        """The sink has the records of the report: a heartbeat may be made behind them."""
+        if report.is_gone:
+            self.pop(report.publisher, None)
+            return
+        found = self.get(report.publisher)
+        if found is None:
+            found = WorkerConfirmation(self._heard_until, self._clock)
+            self[report.publisher] = found
+        found.tell(report.doubt)
 
 
 class WatchedBeside:

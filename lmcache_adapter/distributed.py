@@ -9,7 +9,7 @@ memory, once it does.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from brokers.clients import Clients
 from brokers.options import ClientOptions
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
-from lmcache_adapter.confirmed import WorkerConfirmation
 from lmcache_adapter.metrics.commands import EXECUTED
 from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
@@ -99,7 +98,7 @@ class LmcacheBridge:
         if self.parts.service is not None:
             executor = Executor(self.parts.service.locate, is_sole=False, tracer=tracer)
             self.commands = CommandTopic(kafka, options, executor)
-        self.heartbeats = Heartbeats(_Workers(self), self.writer.partition_of)
+        self.heartbeats = Heartbeats(self.parts, self.writer.partition_of)
         self.registrations_watch = RegistrationsWatch(
             options,
             topics.events.name,
@@ -196,24 +195,3 @@ class LmcacheBridge:
         while True:
             await asyncio.sleep(HOUSEKEEPING_S)
             await self.writer.check()
-
-
-class _Workers:
-    """The publishers as heartbeats look at them; see `bridge.publisher.ports.PublisherWatch`."""
-
-    def __init__(self, bridge: LmcacheBridge) -> None:
-        self._bridge = bridge
-
-    @property
-    def followed(self) -> Mapping[PublisherKey, WorkerConfirmation]:
-        """See `Watched`."""
-        return self._bridge.parts.followed
-
-    @property
-    def watched_at(self) -> float:
-        """See `Watched`."""
-        return self._bridge.parts.watched_at
-
-    def has_waiting(self, publisher: PublisherKey) -> bool:
-        """See `Watched`."""
-        return self._bridge.writer.has_waiting(publisher)

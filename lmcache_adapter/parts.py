@@ -56,6 +56,7 @@ class LmcacheParts:
         take_lost: TakeLost = lambda: (),
     ) -> None:
         losses = Losses(take_lost)
+        self._sink = sink
         self.own_faults = 0
         self.service: LmcacheService | None = None
         self.topic: TopicService | None = None
@@ -77,7 +78,7 @@ class LmcacheParts:
             )
             self.service = service
 
-    # For heartbeats
+    # For heartbeats, as `bridge.publisher.ports.PublisherWatch`
 
     @property
     def followed(self) -> dict[PublisherKey, WorkerConfirmation]:
@@ -99,6 +100,10 @@ class LmcacheParts:
         """
         parts = [part for part in (self.service, self.topic) if part is not None]
         return max((part.watched_at for part in parts), default=0.0)
+
+    def has_waiting(self, publisher: PublisherKey) -> bool:
+        """See `PublisherWatch`."""
+        return self._sink.has_waiting(publisher)
 
     # Running
 

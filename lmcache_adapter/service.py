@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
-from lmcache_adapter.confirmed import WorkerConfirmation
+from lmcache_adapter.confirmed import FollowedWorkers
 from lmcache_adapter.controller.controller import Controller
 from lmcache_adapter.controller.counters import LmcacheCounters
-from lmcache_adapter.controller.member import WorkerAddress, WorkerReport, WorkerView
+from lmcache_adapter.controller.member import WorkerAddress, WorkerView
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets.server import ControllerSockets
 from lmcache_adapter.state_file import State, StateFile, begin_run
@@ -103,7 +104,7 @@ class LmcacheService:
         self._lock = threading.Lock()
         self._draining = False
         self._heard_until = self.watched_at = clock.monotonic()
-        self.followed: dict[PublisherKey, WorkerConfirmation] = {}
+        self.followed = FollowedWorkers(self._heard, clock)
         self._file = StateFile(data)
         state = begin_run(self._file, clock.unix())
         self._first = state.incarnations
@@ -241,20 +242,8 @@ class LmcacheService:
                 records += one.records
         self._sink.append(records)
         for one in told:
-            self._report(one)
-
-    def _report(self, one: WorkerReport) -> None:
-        """Behind its records: a heartbeat may be made from here on."""
-        if one.is_gone:
-            self.followed.pop(one.publisher, None)
-        elif one.publisher not in self._ending:
-            found = self.followed.get(one.publisher)
-            if found is None:
-                found = WorkerConfirmation(
-                    self._heard, now=self._clock.monotonic, wall_now=self._clock.unix
-                )
-                self.followed[one.publisher] = found
-            found.tell(one.doubt)
+            if one.is_gone or one.publisher not in self._ending:
+                self.followed.take(one)
 
     def _heard(self) -> float:
         """As of when all that had arrived is in the log, or in the sink."""

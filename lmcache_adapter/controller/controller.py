@@ -26,10 +26,10 @@ from lmcache_adapter.controller.member import (
     RememberedWorker,
     WorkerAddress,
     WorkerId,
-    WorkerReport,
     WorkerView,
 )
 from lmcache_adapter.controller.peers import look_up
+from lmcache_adapter.journal import Journal, NextIncarnation, WorkerReport, gone
 from lmcache_adapter.settings import Models
 from lmcache_adapter.wire.messages import (
     NOT_FOUND,
@@ -55,11 +55,9 @@ from lmcache_adapter.wire.messages import (
     Reply,
     Request,
 )
-from lmcache_adapter.worker.journal import Journal, NextIncarnation
 from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import DropReason, Reason
 from lmcache_adapter.worker.worker import KeptLocation, Worker, released
-from schemas.answer_states import Doubt
 from schemas.identities import PublisherKey
 from schemas.registration import LMCACHE, Registration
 
@@ -291,11 +289,8 @@ class Controller:
             return
         self._end_counts(member)
         member.worker.end()
-        if not is_logged:
-            member.journal.unregister()
-        records = () if is_logged else member.journal.take()
-        publisher = member.registration.publisher
-        self._gone.append(WorkerReport(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True))
+        journal = member.journal
+        self._gone.append(gone(journal.publisher) if is_logged else journal.end())
         self._unlink_all(key, member)
         self._touched.pop(key, None)
         self._named.pop(key, None)
@@ -316,7 +311,7 @@ class Controller:
         if member is not None and member.registration.publisher == publisher:
             self.forget(key, is_logged=True)
         else:
-            self._gone.append(WorkerReport(publisher, (), Doubt.NOT_FOLLOWED, is_gone=True))
+            self._gone.append(gone(publisher))
 
     # Heartbeats and full syncs
 
@@ -460,10 +455,9 @@ class Controller:
         for key in self._touched:
             member = self._members[key]
             self._note_known(key, member)
-            records, doubt = member.journal.take(), member.doubt_at(now)
-            if records or doubt is not member.doubt:
-                member.doubt = doubt
-                told.append(WorkerReport(member.registration.publisher, records, doubt))
+            report = member.journal.report(member.doubt_at(now))
+            if report is not None:
+                told.append(report)
         self._touched.clear()
         return told
 

@@ -1,17 +1,14 @@
 """A worker with its links and its signs of life, and what is told of it. Pure."""
 
 import math
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
+from lmcache_adapter.journal import Journal
 from lmcache_adapter.wire.messages import Register
-from lmcache_adapter.worker.journal import Journal
 from lmcache_adapter.worker.worker import KeptLocation, Worker
 from schemas.answer_states import Doubt
-from schemas.identities import PublisherKey
-from schemas.records import Record
 from schemas.registration import Registration
 
 LMCACHE_BEATS_LATE: Final = 3.0  # of a worker's own interval; then it is silent
@@ -62,22 +59,6 @@ class WorkerAddress(NamedTuple):
     linked_at: float = math.inf
 
 
-class WorkerReport(NamedTuple):
-    """What has become of a worker since it was last asked: all of it in this order.
-
-    Attributes:
-        publisher: which one.
-        records: for the log, in order.
-        doubt: why it is not confirmed behind them, or None.
-        is_gone: whether it is forgotten behind them.
-    """
-
-    publisher: PublisherKey
-    records: Sequence[Record]
-    doubt: Doubt | None
-    is_gone: bool = False
-
-
 class Member:
     """A worker with what is known of its process.
 
@@ -107,7 +88,6 @@ class Member:
         self.asks_by: LinkId | None = None
         self.linked_wall = math.inf
         self.left_wall: float | None = None
-        self.doubt: Doubt | None = Doubt.CATCHING_UP  # that was told last
 
     @property
     def is_linked(self) -> bool:

@@ -25,7 +25,7 @@ import zmq
 from bridge.sockets.memory_growth import MemoryGrowth
 from lmcache_adapter.bounds import LMCACHE_HANDSHAKE_MS
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import WorkerReport
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import WILDCARDS, Address
 from lmcache_adapter.sockets.links import WorkerLinks, local_host
 from lmcache_adapter.wire.messages import Error, MessageError, Reply, Request, decode, encode

@@ -17,6 +17,7 @@ from schemas.codec import UNUSABLE, detail_of
 from schemas.errors import WireError
 from schemas.identities import Name, Text
 from schemas.limits import INCARNATION_MAX
+from schemas.positions import Cursor
 
 # What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
@@ -80,6 +81,11 @@ class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: Name
     incarnation: Annotated[int, Meta(ge=0, le=INCARNATION_MAX)]
     seq: Annotated[int, Meta(ge=1, le=2**62)]
+
+    @property
+    def cursor(self) -> Cursor:
+        """Its place in what the server sends, numbered from 0."""
+        return Cursor(self.incarnation, self.seq - 1)
 
 
 class Batch(BatchHead, frozen=True, kw_only=True):

@@ -16,15 +16,15 @@ from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Consumer, Message, Partition
 from brokers.errors import CorruptRecordException
 from brokers.options import client_options
-from lmcache_adapter.confirmed import WorkerConfirmation
-from lmcache_adapter.controller.member import RememberedWorker, WorkerReport
+from lmcache_adapter.confirmed import FollowedWorkers
+from lmcache_adapter.controller.member import RememberedWorker
+from lmcache_adapter.journal import NextIncarnation, WorkerReport
 from lmcache_adapter.losses import TakeLost
 from lmcache_adapter.service import Sink
 from lmcache_adapter.settings import Models, TopicSettings
 from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
-from lmcache_adapter.worker.journal import NextIncarnation
 from logs.recent import RecentFollower
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import ConfigurationError, StorageError
@@ -94,7 +94,8 @@ class TopicService(RecentFollower):
         self.dropped: Counter[str] = Counter()
         self.faults = 0
         self.is_reached = False
-        self.followed: dict[PublisherKey, WorkerConfirmation] = {}
+        self._heard_until = self._clock.monotonic()
+        self.followed = FollowedWorkers(lambda: self._heard_until, clock)
         self.watched_at = self._clock.monotonic()
         self.take_lost = take_lost
         self._settings = settings
@@ -103,7 +104,6 @@ class TopicService(RecentFollower):
         state = begin_run(self._file, clock.unix())
         self._first = state.incarnations
         self._unnoted = False
-        self._heard_until = self._clock.monotonic()
         self._first_ends: Mapping[Partition, int] | None = None  # what is read first
         self._asked_at = 0.0
         self._problem = ""
@@ -247,17 +247,8 @@ class TopicService(RecentFollower):
         records: list[Record] = [record for one in told for record in one.records]
         if records:
             self._sink.append(records)
-        for one in told:  # behind its records: a heartbeat may be made from here on
-            if one.is_gone:
-                self.followed.pop(one.publisher, None)
-                continue
-            found = self.followed.get(one.publisher)
-            if found is None:
-                found = WorkerConfirmation(
-                    lambda: self._heard_until, now=self._clock.monotonic, wall_now=self._clock.unix
-                )
-                self.followed[one.publisher] = found
-            found.tell(one.doubt)
+        for one in told:
+            self.followed.take(one)
 
     def forget(self, publishers: Iterable[PublisherKey]) -> None:
         """A client unregisters these: nothing of them is written until their next batch."""

@@ -1,13 +1,14 @@
 """All servers that write LMCache's topic: whose batch counts, and what they hold. Pure.
 
-A batch counts by its incarnation and number, as in LMCache's own coordinator, but for gaps:
+A batch counts by its incarnation and number, as in LMCache's own coordinator, but for gaps. What
+these show is said by `bridge.publisher.tracker`; what follows from it for a server, here:
 
-    a lower incarnation    dropped: of a process that has been replaced
-    a higher one           a new process: its memory (`l1`) is empty, its storage is not
-    a number seen before   dropped
-    one that is too high   a gap in the log of every publisher of the server; the batch is applied.
-                           They are degraded until a new process begins, and beyond it where the
-                           server has storage, of which something may have been missed, too
+    stale      dropped: of a process that has been replaced
+    duplicate  dropped
+    restart    a new process: its memory (`l1`) is empty, its storage is not
+    gap        a gap in the log of every publisher of the server; the batch is applied. They are
+               degraded until a new process begins, and beyond it where the server has storage, of
+               which something may have been missed, too
 
 One server has chunks of several models, salts and ranks; each of these is a publisher of its own.
 
@@ -22,11 +23,11 @@ then all that is known is written at once.
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from bridge.publisher.tracker import IncarnationTracker, SequenceOutcome
 from lmcache_adapter.bounds import LMCACHE_WORKERS_MAX
-from lmcache_adapter.controller.member import WorkerReport
+from lmcache_adapter.journal import Journal, NextIncarnation, WorkerReport
 from lmcache_adapter.topic.batches import Batch, BatchHead, ChunkEntry, UnreadableBatch
 from lmcache_adapter.wire.locations import Tier
-from lmcache_adapter.worker.journal import Journal, NextIncarnation
 from lmcache_adapter.worker.keys import Budget
 from lmcache_adapter.worker.reasons import Count
 from schemas.answer_states import Doubt
@@ -37,11 +38,15 @@ from schemas.registration import LMCACHE_TOPIC, Registration
 LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
 LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
 
-STALE: Final = "stale_incarnation"
-DUPLICATE: Final = "duplicate_batch"
 NO_ROOM: Final = "too_many_keys"
 TOO_MANY: Final = "too_many_publishers"
 MALFORMED: Final = "malformed_batch"
+
+DROPS: Final = {
+    SequenceOutcome.STALE: "stale_incarnation",
+    SequenceOutcome.DUPLICATE: "duplicate_batch",
+}
+"""Why a batch does not count."""
 
 MISSED: Final = "batches_missed"
 BEGINNING: Final = "beginning_missed"
@@ -94,7 +99,6 @@ class _Stream:
         self.held: ChunkTiers = {}
         self.lost = ""
         self.is_written = False
-        self.doubt: Doubt | None = Doubt.CATCHING_UP
 
 
 class _Server:
@@ -106,9 +110,8 @@ class _Server:
         has_storage: whether it has ever named storage: a new process does not empty that.
     """
 
-    def __init__(self, head: BatchHead) -> None:
-        self.incarnation = head.incarnation
-        self.seq = 0
+    def __init__(self) -> None:
+        self.tracker = IncarnationTracker()
         self.seen_at = 0.0
         self.lost = ""
         self.has_storage = False
@@ -184,27 +187,22 @@ class Servers:
             if len(self._servers) >= LMCACHE_WORKERS_MAX:
                 self._dropped(TOO_MANY)
                 return None
-            server = self._servers[head.instance_id] = _Server(head)
-            if head.seq > 1:
-                self._lose(server, BEGINNING)
-        elif head.incarnation < server.incarnation:
-            self._dropped(STALE)
+            server = self._servers[head.instance_id] = _Server()
+        outcome, gap = server.tracker.observe(head.cursor)
+        if outcome in DROPS:
+            self._dropped(DROPS[outcome])
             return None
-        elif head.incarnation > server.incarnation:
-            self._renew(server, head)
-        elif head.seq <= server.seq:
-            self._dropped(DUPLICATE)
-            return None
-        elif head.seq > server.seq + 1:
-            self._lose(server, MISSED)
-        server.seq, server.seen_at = head.seq, now
+        if outcome is SequenceOutcome.RESTART:
+            self._renew(server)
+        if gap is not None:
+            self._lose(server, MISSED if gap.first else BEGINNING)
+        server.seen_at = now
         for publisher in server.streams:
             self._touched[publisher] = None
         return server
 
-    def _renew(self, server: _Server, head: BatchHead) -> None:
+    def _renew(self, server: _Server) -> None:
         """A new process: nothing is in its memory."""
-        server.incarnation = head.incarnation
         if not server.has_storage:
             server.lost = ""
         for stream in server.streams.values():
@@ -213,8 +211,6 @@ class Servers:
                     self._drop(stream, tier)
             stream.lost = server.lost
             self._rewrite(stream, NEW_PROCESS)
-        if head.seq > 1:
-            self._lose(server, BEGINNING)
 
     def _lose(self, server: _Server, reason: str) -> None:
         self.gaps += 1
@@ -326,14 +322,10 @@ class Servers:
         self._begun = True
         for stream in self._streams.values():
             self._write(stream, RESTARTED)
-        for publisher, registration in self._before.items():
+        for publisher in self._before:
             if publisher not in self._streams:
                 journal = Journal(publisher, self._next_incarnation, self._clock)
-                journal.unregister()
-                told = WorkerReport(
-                    registration.publisher, journal.take(), Doubt.NOT_FOLLOWED, is_gone=True
-                )
-                self._gone.append(told)
+                self._gone.append(journal.end())
         self._before.clear()
         self.has_news = True
 
@@ -345,12 +337,7 @@ class Servers:
     def _rewrite(self, stream: _Stream, reason: str) -> None:
         if not stream.is_written:
             return
-        stream.journal.begin(reason)
-        for tier, held in stream.held.items():
-            for chunk in held:
-                stream.journal.put(tier, chunk, is_stored=True)
-        if stream.lost:
-            stream.journal.gap(stream.lost)
+        stream.journal.rewrite(reason, stream.held.items(), stream.lost)
         self._touched[stream.registration.publisher] = None
 
     def rewrite(self, publishers: Iterable[PublisherKey]) -> None:
@@ -373,11 +360,10 @@ class Servers:
         told, self._gone = self._gone, []
         for publisher in self._touched:
             stream = self._streams[publisher]
-            records = stream.journal.take()
-            doubt = self._doubt(stream, now)
-            if stream.is_written and (records or doubt is not stream.doubt):
-                stream.doubt = doubt
-                told.append(WorkerReport(publisher, records, doubt))
+            if stream.is_written:
+                report = stream.journal.report(self._doubt(stream, now))
+                if report is not None:
+                    told.append(report)
         self._touched.clear()
         return told
 

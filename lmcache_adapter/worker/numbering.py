@@ -1,7 +1,12 @@
-"""The numbers that one LMCache process gives its operations: by location, from 0. Pure."""
+"""The numbers that one LMCache process gives its operations: by location, from 0. Pure.
+
+`bridge.publisher.tracker` says what a number shows. Here it is known of which locations numbers
+are known, and of which something may be missing that no number has shown yet.
+"""
 
 from collections.abc import Iterator, Sequence
 
+from bridge.publisher.tracker import ProcessTracker, SequenceOutcome
 from lmcache_adapter.wire.locations import SYNCED
 from lmcache_adapter.wire.messages import Operation
 
@@ -15,12 +20,11 @@ class Numbering:
 
     def __init__(self, *, is_new: bool = False) -> None:
         self._is_new = is_new
-        self._expected: dict[str, int] = {}
+        self._trackers: dict[str, ProcessTracker | None] = {}  # None: all is known but a number
         self._unproven: set[str] = set()
-        self._unnumbered: set[str] = set()  # all that they hold is known, but no number of theirs
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._expected)
+        return (location for location, tracker in self._trackers.items() if tracker is not None)
 
     @property
     def unproven(self) -> frozenset[str]:
@@ -31,22 +35,22 @@ class Numbering:
 
     def resume(self, location: str, number: int) -> None:
         """This is the next number of the location, as of an earlier run."""
-        self._expected[location] = number
+        self._trackers[location] = ProcessTracker(number - 1)
         self._unproven.add(location)
 
     def expected(self, location: str) -> int | None:
         """Its next number, where that is known."""
-        return self._expected.get(location)
+        tracker = self._trackers.get(location)
+        return None if tracker is None else tracker.sequence + 1
 
     def cut(self) -> None:
         """The link is down."""
-        self._unproven.update(self._expected, self._unnumbered)
+        self._unproven.update(self._trackers)
 
     def prove(self, location: str) -> None:
         """All that the location holds has been told otherwise."""
         self._unproven.discard(location)
-        if location not in self._expected:
-            self._unnumbered.add(location)
+        self._trackers.setdefault(location, None)
 
     def follows(self, location: str, operations: Sequence[Operation]) -> bool:
         """Takes some, at least one; whether none are missing before or between them.
@@ -54,14 +58,12 @@ class Numbering:
         Whoever numbers on where nobody has listened may have stored before. Of the location of full
         syncs that is no loss: one is asked for anyway.
         """
-        expected = self._expected.get(location)
-        first = operations[0].seq_num
-        is_lost = location in self._unnumbered and location in self._unproven  # how many is unknown
-        self._unnumbered.discard(location)
+        tracker, is_lost = self._trackers.get(location), False
+        if tracker is None:
+            is_lost = location in self._unproven  # how many is unknown
+            is_first = self._is_new or location != SYNCED
+            tracker = ProcessTracker(-1 if is_first else operations[0].seq_num - 1)
+            self._trackers[location] = tracker
         self._unproven.discard(location)
-        if expected is None:
-            expected = 0 if self._is_new or location != SYNCED else first
-        self._expected[location] = operations[-1].seq_num + 1
-        return not is_lost and all(
-            one.seq_num == number for number, one in enumerate(operations, expected)
-        )
+        verdict = tracker.observe_all(one.seq_num for one in operations)
+        return verdict.outcome is SequenceOutcome.NEXT and not is_lost

@@ -83,7 +83,7 @@ class _Put(Protocol):
 
 
 class Lines(Protocol):
-    """What is written of a worker; see `lmcache_adapter.worker.journal.Journal`."""
+    """What is written of a worker; see `lmcache_adapter.journal.Journal`."""
 
     def begin(self, reason: str) -> None:
         """See `Journal`."""
@@ -94,6 +94,12 @@ class Lines(Protocol):
         ...
 
     def put(self, tier: Tier, key: int, *, is_stored: bool) -> None:
+        """See `Journal`."""
+        ...
+
+    def rewrite(
+        self, reason: str, held: Iterable[tuple[Tier, Iterable[int]]], lost: str = ""
+    ) -> None:
         """See `Journal`."""
         ...
 
@@ -270,8 +276,7 @@ class Worker:
         self._drop_waiting()
         self._missing.add(SYNCED)
         self.contents = Contents.PARTIAL
-        self._write_all(Reason.RESTARTED)
-        self._lines.gap(Reason.NOT_SYNCED)
+        self._lines.rewrite(Reason.RESTARTED, self._held(), Reason.NOT_SYNCED)
         self._replay(held, self._lines.put)
 
     def _replay(self, held: Iterable[HeldOperations], put: _Put) -> None:
@@ -431,29 +436,24 @@ class Worker:
         if not is_sound:
             sync.is_unsound = True
             self._missing.add(location)
-        self._write_all(Reason.FULL_SYNC)  # Step 3.
+        lost = ""
         if self._missing:
-            self._lines.gap(Reason.LOCATION if is_sound else Reason.UNSOUND)
+            lost = Reason.LOCATION if is_sound else Reason.UNSOUND
+        self._lines.rewrite(Reason.FULL_SYNC, self._held(), lost)  # Step 3.
+        if lost:
             return
         self.contents = Contents.WHOLE
         self.syncs_whole += 1
         self._ask_at, self._pause_s = 0.0, LMCACHE_SYNC_START_S
 
-    def _write_all(self, reason: str) -> None:
-        """What the log has is void: all that is known to be held is written."""
-        self._lines.begin(reason)
-        for location, keys in self.keys:
-            tier = tier_of(location)
-            for key in keys:
-                self._lines.put(tier, key, is_stored=True)
+    def _held(self) -> Iterator[tuple[Tier, set[int]]]:
+        return ((tier_of(location), keys) for location, keys in self.keys)
 
     def rewrite(self) -> None:
         """The log has lost some of what was written of the worker: all of it is written again."""
-        if self.contents is Contents.UNKNOWN:
-            return
-        self._write_all(Reason.REWRITTEN)
-        if self.contents is Contents.PARTIAL:
-            self._lines.gap(Reason.OPERATIONS)
+        if self.contents is not Contents.UNKNOWN:
+            lost = Reason.OPERATIONS if self.contents is Contents.PARTIAL else ""
+            self._lines.rewrite(Reason.REWRITTEN, self._held(), lost)
 
     def _drop_sync(self) -> None:
         if self._sync is not None:

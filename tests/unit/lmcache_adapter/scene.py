@@ -6,7 +6,8 @@ from typing import Any
 import msgpack
 
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import RememberedWorker, WorkerReport
+from lmcache_adapter.controller.member import RememberedWorker
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Models
 from lmcache_adapter.wire.messages import Reply, Request, decode, encode
 from schemas.answer_states import Doubt

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lmcache_adapter import service as service_module
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.service import LmcacheService
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.state_file import State, StateFile
@@ -194,6 +195,7 @@ def test_a_worker_that_is_unregistered_writes_nothing_until_it_comes_back(tmp_pa
             worker.admit([1])
             await bench.until(lambda: bench.events() == 1)
             bench.service.forget([PUBLISHER])
+            bench.service._take([WorkerReport(PUBLISHER, (), None)])  # it was on its way
             assert PUBLISHER not in bench.service.followed
             count = len(bench.sink.records)
             await bench.until(lambda: not bench.service.controller.known())

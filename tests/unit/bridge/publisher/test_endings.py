@@ -7,7 +7,7 @@ import pytest
 from bridge.publisher.repair import ENDINGS, Ending, Repair, RepairStep
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.stream import BatchPlace, place_of
-from bridge.publisher.tracker import SequenceOutcome
+from bridge.publisher.tracker import OUTCOMES, Evidence, SequenceOutcome
 from tests.unit.bridge.messages import registration
 
 FACTS = (
@@ -65,7 +65,7 @@ def test_what_ends_a_repair() -> None:
     assert done == {Ending.SAME, Ending.WHOLE, Ending.EMPTY}
 
 
-@pytest.mark.parametrize("outcome", SequenceOutcome)
+@pytest.mark.parametrize("outcome", OUTCOMES[Evidence.PAYLOAD].values())
 def test_each_batch_has_one_place(outcome: SequenceOutcome) -> None:
     for is_first, is_proven in itertools.product((False, True), repeat=2):
         place = place_of(outcome, is_first=is_first, is_proven=is_proven)

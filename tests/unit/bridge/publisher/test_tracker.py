@@ -2,7 +2,18 @@ import copy
 
 import pytest
 
-from bridge.publisher.tracker import Gap, SequenceOutcome, SequenceTracker, Verdict
+from bridge.publisher.tracker import (
+    OUTCOMES,
+    Evidence,
+    Gap,
+    IncarnationTracker,
+    NumberPlace,
+    NumberTracker,
+    ProcessTracker,
+    SequenceOutcome,
+    SequenceTracker,
+    Verdict,
+)
 from schemas.limits import DUPLICATE_WINDOW
 from schemas.positions import NO_CURSOR, Cursor
 
@@ -111,3 +122,73 @@ def test_evidence_ends_with_the_window() -> None:
 
     assert after(DUPLICATE_WINDOW) is SequenceOutcome.DUPLICATE
     assert after(DUPLICATE_WINDOW + 1) is SequenceOutcome.RESTART
+
+
+def test_of_what_was_jumped_over_nothing_is_known() -> None:
+    tracker = SequenceTracker()
+    for sequence in range(5):
+        tracker.observe(sequence, sequence)
+    tracker.observe(DUPLICATE_WINDOW + 4, 1)
+    assert tracker.recognises(DUPLICATE_WINDOW + 2, 2) is None
+    assert tracker.recognises(DUPLICATE_WINDOW + 4, 2) is False
+
+
+# Senders whose payloads are no evidence
+
+NAMED = [
+    (Cursor(3, 8), NEXT, NumberPlace.NEXT),
+    (Cursor(3, 10), Verdict(SequenceOutcome.GAP, Gap(8, 9)), NumberPlace.ABOVE),
+    (Cursor(3, 7), DUPLICATE, NumberPlace.BELOW),
+    (Cursor(3, 0), DUPLICATE, NumberPlace.BELOW),
+    (Cursor(4, 0), Verdict(SequenceOutcome.RESTART), NumberPlace.LATER),
+    (Cursor(9, 8), Verdict(SequenceOutcome.RESTART, Gap(0, 7)), NumberPlace.LATER),
+    (Cursor(2, 8), Verdict(SequenceOutcome.STALE), NumberPlace.EARLIER),
+    (Cursor(2, 99), Verdict(SequenceOutcome.STALE), NumberPlace.EARLIER),
+]
+
+
+@pytest.mark.parametrize(("cursor", "verdict", "place"), NAMED)
+def test_an_incarnation_that_each_batch_names_tells_a_restart(
+    cursor: Cursor, verdict: Verdict, place: NumberPlace
+) -> None:
+    tracker = IncarnationTracker(Cursor(3, 7))
+    assert tracker.observe(cursor) == verdict
+    assert OUTCOMES[Evidence.NUMBER][place] is verdict.outcome
+    is_dropped = verdict.outcome in (SequenceOutcome.DUPLICATE, SequenceOutcome.STALE)
+    assert tracker.cursor == (Cursor(3, 7) if is_dropped else cursor)
+
+
+NOTICED = [
+    ([8, 9], NEXT, NumberPlace.NEXT),
+    ([], NEXT, NumberPlace.NEXT),
+    ([10, 11], Verdict(SequenceOutcome.GAP, Gap(8, 9)), NumberPlace.ABOVE),
+    ([8, 12, 3], Verdict(SequenceOutcome.GAP, Gap(9, 11)), NumberPlace.ABOVE),
+    ([7], Verdict(SequenceOutcome.BACKWARD), NumberPlace.BELOW),
+    ([8, 8, 20], Verdict(SequenceOutcome.BACKWARD), NumberPlace.BELOW),
+    ([0], Verdict(SequenceOutcome.BACKWARD), NumberPlace.BELOW),
+]
+
+
+@pytest.mark.parametrize(("numbers", "verdict", "place"), NOTICED)
+def test_within_one_process_that_is_noticed_a_number_that_goes_back_is_a_loss(
+    numbers: list[int], verdict: Verdict, place: NumberPlace
+) -> None:
+    tracker = ProcessTracker(7)
+    assert tracker.observe_all(numbers) == verdict
+    assert OUTCOMES[Evidence.NOTICE][place] is verdict.outcome
+    assert tracker.sequence == (numbers[-1] if numbers else 7)
+
+
+def test_each_case_of_the_table_is_tried() -> None:
+    assert OUTCOMES[Evidence.NUMBER].keys() == {place for _, _, place in NAMED}
+    assert OUTCOMES[Evidence.NOTICE].keys() == {place for _, _, place in NOTICED}
+    assert set(OUTCOMES) == set(Evidence)
+
+
+@pytest.mark.parametrize("kind", [NumberTracker, SequenceTracker, IncarnationTracker])
+def test_the_next_incarnation_has_the_number_that_it_is_to_have(kind: type[NumberTracker]) -> None:
+    tracker = kind(Cursor(3, 7))
+    tracker.begin_incarnation(2)
+    assert tracker.cursor == Cursor(4, -1)
+    tracker.begin_incarnation(50)
+    assert tracker.cursor == Cursor(50, -1)

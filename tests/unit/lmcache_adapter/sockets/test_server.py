@@ -9,7 +9,7 @@ import msgpack
 import pytest
 
 from lmcache_adapter.controller.controller import Controller
-from lmcache_adapter.controller.member import WorkerReport
+from lmcache_adapter.journal import WorkerReport
 from lmcache_adapter.settings import Address, Models
 from lmcache_adapter.sockets import links as links_module
 from lmcache_adapter.sockets.server import LMCACHE_PARTS_MAX, ControllerSockets

@@ -264,6 +264,16 @@ def test_a_publisher_that_a_client_has_unregistered_comes_back_with_all_that_it_
     assert topic.keys() == {("CPU", 1), ("CPU", 2)}
 
 
+def test_nothing_is_told_of_a_publisher_that_a_client_has_unregistered(topic: Topic) -> None:
+    topic.write("store", 1)
+    topic.servers.forget(A)
+    topic.doubts.clear()
+    topic.now = LMCACHE_SERVER_SILENT_S + 1
+    topic.servers.look()
+    topic.settle()
+    assert topic.doubts == {}, "a heartbeat would name it"
+
+
 def test_what_the_log_has_lost_is_written_anew(topic: Topic) -> None:
     topic.write("store", 1)
     topic.write("store", 2, seq=9)

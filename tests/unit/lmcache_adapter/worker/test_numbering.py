@@ -52,6 +52,7 @@ def test_after_a_cut_the_next_number_proves_that_nothing_was_lost() -> None:
 def test_after_a_cut_a_first_number_proves_nothing() -> None:
     numbering = Numbering()
     numbering.prove(SYNCED)
+    assert set(numbering) == set(), "what it holds is known, but no number"
     numbering.cut()
     assert numbering.unproven == {SYNCED}
     assert not numbering.follows(SYNCED, operations(5))

@@ -112,6 +112,8 @@ def test_a_loss_on_disk_is_not_repaired_by_a_full_sync(cache: Cache) -> None:
     assert cache.beat() == [Reason.OPERATIONS]
     cache.sync()
     assert cache.degraded == Reason.LOCATION
+    assert cache.doubt is Doubt.NOT_SYNCED
+    assert cache.scene.controller._members["a", 0].worker.syncs_whole == 0
     assert cache.indexed == {("CPU", 1), ("CPU", 5), ("CPU", 6), ("DISK", 2), ("DISK", 4)}
 
 
@@ -194,6 +196,19 @@ def test_what_came_between_the_request_and_its_start_is_kept(cache: Cache) -> No
     for batch in snapshot:
         cache.scene.push(batch)
     assert cache.indexed == {("CPU", 1), ("CPU", 3)}
+
+
+def test_what_waited_and_is_in_the_keys_too_is_held_once(cache: Cache) -> None:
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2)
+    cache.beat()
+    cache.admit(3)  # it waits, and the keys are gathered after it
+    for batch in cache.start_sync():
+        cache.scene.push(batch)
+    assert cache.indexed == {("CPU", 1), ("CPU", 2), ("CPU", 3)}
+    cache.evict(3)
+    assert cache.indexed == cache.truth == {("CPU", 1), ("CPU", 2)}
+    assert (cache.doubt, cache.degraded) == (None, None)
 
 
 def test_the_cache_is_released_when_its_own_keys_are_here(scene: Scene, cache: Cache) -> None:
@@ -569,3 +584,20 @@ def test_a_worker_is_written_anew_where_the_log_has_lost_something(cache: Cache)
     cache.scene.settle()
     assert cache.indexed == cache.truth
     assert cache.scene.index.reasons[-1] == Reason.REWRITTEN
+
+
+def test_what_is_missing_of_a_worker_is_missing_where_it_is_written_anew(cache: Cache) -> None:
+    cache.operations(("admit", 1))  # lost
+    cache.admit(2)
+    cache.scene.controller.rewrite([cache.publisher])
+    cache.scene.settle()
+    assert cache.indexed == {("CPU", 2)}
+    assert cache.degraded == Reason.OPERATIONS
+
+
+def test_a_worker_of_which_nothing_is_known_is_not_written_anew(cache: Cache) -> None:
+    cache.admit(1, 2)
+    scene = restarted(cache)
+    scene.controller.rewrite([cache.publisher])
+    scene.settle()
+    assert cache.indexed == {("CPU", 1), ("CPU", 2)}, "what the log has of it stays"

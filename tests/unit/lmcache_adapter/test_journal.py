@@ -3,9 +3,10 @@
 from array import array
 from itertools import pairwise
 
+from lmcache_adapter.journal import LMCACHE_BATCH_KEYS, Journal
 from lmcache_adapter.settings import Model
 from lmcache_adapter.wire.locations import tier_of
-from lmcache_adapter.worker.journal import LMCACHE_BATCH_KEYS, Journal
+from schemas.answer_states import Doubt
 from schemas.codec import decode_record_events
 from schemas.events import RemovedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
@@ -114,11 +115,42 @@ def test_very_many_keys_are_events_and_records_of_bounded_size() -> None:
     assert all(after == before + 1 for before, after in pairwise(numbers))
 
 
+def test_what_is_held_takes_the_place_of_all_that_the_log_has() -> None:
+    one = journal()
+    one.rewrite("registered", [(CPU, [1, 2]), (DISK, [3])])
+    one.rewrite("full_sync", [(DISK, [4])], "location_not_synced")
+    first, held, second, left, gap = one.take()
+    assert isinstance(first, ResetRecord)
+    assert isinstance(second, ResetRecord)
+    assert [(one.incarnation, one.reason) for one in (first, second)] == [
+        (7, "registered"),
+        (8, "full_sync"),
+    ]
+    assert [keys(event) for event in events(held)] == [[1, 2], [3]]
+    assert [keys(event) for event in events(left)] == [[4]]
+    assert isinstance(gap, GapRecord)
+    assert (gap.incarnation, gap.first_sequence, gap.reason) == (8, 1, "location_not_synced")
+
+
+def test_what_is_no_news_is_not_reported() -> None:
+    one = journal()
+    assert one.report(Doubt.CATCHING_UP) is None
+    report = one.report(None)
+    assert report is not None
+    assert (report.records, report.doubt) == ([], None)
+    assert one.report(None) is None
+    one.begin("registered")
+    report = one.report(None)
+    assert report is not None
+    assert (len(report.records), report.is_gone) == (1, False)
+
+
 def test_an_end_is_behind_what_came_before() -> None:
     one = journal()
     one.begin("registered")
     one.put(CPU, 1, is_stored=True)
-    one.unregister()
-    *_, last = one.take()
+    report = one.end()
+    assert (report.publisher, report.doubt, report.is_gone) == (PUBLISHER, Doubt.NOT_FOLLOWED, True)
+    *_, last = report.records
     assert isinstance(last, UnregisteredRecord)
     assert last.publisher == PUBLISHER

@@ -1,19 +1,23 @@
 """What becomes of one worker, as records of the log. Pure but for the clock that is passed in.
 
 LMCache numbers the operations of each location; the log numbers batches of a publisher. So the
-numbers here are our own, from 0 in each incarnation: a batch is what came together.
+numbers here are our own, from 0 in each incarnation: a batch is what came together, and what is
+missing of LMCache's own numbers is one batch that is lost. Nothing is judged here.
 """
 
 from array import array
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
+from bridge.publisher.tracker import NumberTracker
 from bridge.publisher.window import Window
 from lmcache_adapter.wire.locations import Tier
+from schemas.answer_states import Doubt
 from schemas.arrays import to_little_endian
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, encode_run
 from schemas.identities import PublisherKey
 from schemas.limits import RECORD_BYTES_MAX
+from schemas.positions import Cursor
 from schemas.records import Record, RegisteredRecord, UnregisteredRecord
 from schemas.registration import Registration
 
@@ -23,6 +27,22 @@ _EVENT_HEADER_BYTES: Final = 96  # of an event beside its hashes, at most
 
 NextIncarnation = Callable[[PublisherKey], int]
 """At least which number the next incarnation of a publisher is to have."""
+
+
+class WorkerReport(NamedTuple):
+    """What has become of a publisher since it was last asked: all of it in this order.
+
+    Attributes:
+        publisher: which one.
+        records: for the log, in order.
+        doubt: why it is not confirmed behind them, or None.
+        is_gone: whether it is forgotten behind them.
+    """
+
+    publisher: PublisherKey
+    records: Sequence[Record]
+    doubt: Doubt | None
+    is_gone: bool = False
 
 
 class Journal:
@@ -43,8 +63,8 @@ class Journal:
         self.publisher = publisher
         self._next_incarnation = next_incarnation
         self._clock = clock
-        self._incarnation = 0
-        self._sequence = -1
+        self._numbers = NumberTracker()
+        self._doubt: Doubt | None = Doubt.CATCHING_UP  # that was told last
         self._records: list[Record] = []
         self._window: Window | None = None
         self._events: list[BlockEvent] = []
@@ -59,25 +79,34 @@ class Journal:
         """The worker is there."""
         self._add(RegisteredRecord.of(registration, self._clock()))
 
-    def unregister(self) -> None:
-        """The worker is no more."""
-        self._add(UnregisteredRecord.of(self.publisher, self._clock()))
-
     def begin(self, reason: str) -> None:
         """Whatever the log has of the worker's blocks is void; what it holds follows."""
         self._close_batch()
-        self._incarnation = max(self._incarnation + 1, self._next_incarnation(self.publisher))
-        self._sequence = -1
-        self._open_window().add_reset(incarnation=self._incarnation, reason=reason)
+        self._numbers.begin_incarnation(self._next_incarnation(self.publisher))
+        self._open_window().add_reset(incarnation=self._numbers.incarnation, reason=reason)
+
+    def rewrite(
+        self, reason: str, held: Iterable[tuple[Tier, Iterable[int]]], lost: str = ""
+    ) -> None:
+        """Whatever the log has is void, and this is what the worker holds, as far as that is known.
+
+        Args:
+            reason: why it is void.
+            held: keys by tier.
+            lost: why something of it is not known, or "".
+        """
+        self.begin(reason)
+        for tier, keys in held:
+            for key in keys:
+                self.put(tier, key, is_stored=True)
+        if lost:
+            self.gap(lost)
 
     def gap(self, reason: str) -> None:
         """Operations are missing here."""
         self._close_batch()
-        self._sequence += 1
-        lost = self._sequence
-        self._open_window().add_gap(
-            incarnation=self._incarnation, first=lost, last=lost, reason=reason
-        )
+        incarnation, lost = self._next()
+        self._open_window().add_gap(incarnation=incarnation, first=lost, last=lost, reason=reason)
 
     def put(self, tier: Tier, key: int, *, is_stored: bool) -> None:
         """A chunk is stored, or is no longer. Cost O(1)."""
@@ -95,7 +124,28 @@ class Journal:
         taken, self._records = self._records, []
         return taken
 
+    def report(self, doubt: Doubt | None) -> WorkerReport | None:
+        """What was not taken yet, and why the publisher is not confirmed behind it; None where both
+        are no news.
+        """
+        records = self.take()
+        if not records and doubt is self._doubt:
+            return None
+        self._doubt = doubt
+        return WorkerReport(self.publisher, records, doubt)
+
+    def end(self) -> WorkerReport:
+        """The last report: the worker is no more."""
+        self._add(UnregisteredRecord.of(self.publisher, self._clock()))
+        return gone(self.publisher, self.take())
+
     # Packing
+
+    def _next(self) -> Cursor:
+        """The number of the next batch in the log."""
+        assert self._numbers.incarnation, "begin comes before everything else"
+        self._numbers.sequence += 1
+        return self._numbers.cursor
 
     def _add(self, record: Record) -> None:
         self._close_batch()
@@ -118,7 +168,7 @@ class Journal:
         size_bytes = _EVENT_HEADER_BYTES + 8 * len(self._keys)
         if self._events_bytes + size_bytes > RECORD_BYTES_MAX:
             self._write_batch()
-        self._events.append(self._event(self._sequence + 1, to_little_endian(self._keys)))
+        self._events.append(self._event(self._numbers.sequence + 1, to_little_endian(self._keys)))
         self._events_bytes += size_bytes
         self._keys = array("Q")
 
@@ -143,13 +193,17 @@ class Journal:
     def _write_batch(self) -> None:
         if not self._events:
             return
-        assert self._incarnation, "begin comes before everything else"
-        self._sequence += 1
+        incarnation, sequence = self._next()
         self._open_window().add_batch(
-            incarnation=self._incarnation,
-            sequence=self._sequence,
+            incarnation=incarnation,
+            sequence=sequence,
             engine_time=self._clock(),
             event_count=len(self._events),
             run=encode_run(self._events),
         )
         self._events, self._events_bytes = [], 0
+
+
+def gone(publisher: PublisherKey, records: Sequence[Record] = ()) -> WorkerReport:
+    """The last report of a publisher."""
+    return WorkerReport(publisher, records, Doubt.NOT_FOLLOWED, is_gone=True)
