@@ -32,6 +32,7 @@ import msgspec
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_S, HANDOVER_WAIT_S
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
@@ -334,7 +335,7 @@ class Handovers:
     def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
         """Step 3: the successor has linked."""
         departure.successor, departure.linked_at = noted.successor, self._lease.clock.monotonic()
-        departure.messages = self._stream(publisher).heard
+        departure.messages = self._stream(publisher).arrivals.messages
         self._lease.keep(publisher, departure.until)
         self._cursors.set_handover(publisher, noted)
         self._follower.go_on(self._follower.followed[publisher])
@@ -365,15 +366,15 @@ class Handovers:
     def _stream(self, publisher: PublisherKey) -> BatchStream:
         return self._follower.followed[publisher].sequencer.stream
 
-    def _link(self, publisher: PublisherKey) -> int:
+    def _link(self, publisher: PublisherKey) -> LinkNumber:
         receiver = self._follower.receiver
-        return receiver.links(publisher) if receiver.connected(publisher) else 0
+        return receiver.links(publisher) if receiver.connected(publisher) else NO_LINK
 
     def _has_common(self, publisher: PublisherKey, departure: Departure) -> bool:
         """Whether the log has what both have received, and nobody else could have."""
         common_at = departure.common_at(
             is_linked=self._link(publisher) == departure.link,
-            messages=self._stream(publisher).heard,
+            messages=self._stream(publisher).arrivals.messages,
         )
         return self._follower.has_written(self._follower.followed[publisher], common_at)
 
@@ -386,7 +387,7 @@ class Handovers:
         last: dict[PublisherKey, Handover] = {}
         for publisher, departure in departures.items():
             stream = self._stream(publisher)
-            is_idle = stream.heard == departure.messages
+            is_idle = stream.arrivals.messages == departure.messages
             is_proven = (
                 bool(departure.successor)
                 and self._link(publisher) == departure.link

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from bridge.link_numbers import NO_LINK
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
@@ -130,9 +131,9 @@ class Repair:
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
         self._ended_at: int | None = None  # the same, of the last whole reply
-        self._link = 0  # which brought the last message, when it was asked for
-        self._live_link = 0
-        self._up_link = 0  # the one that was up then, or 0
+        self._link = NO_LINK  # which brought the last message, when it was asked for
+        self._live_link = NO_LINK
+        self._up_link = NO_LINK  # the one that was up then
         self._hole: tuple[int, int] | None = None
         self._broke_at: int | None = None  # the batch at which the reply before broke off
         self._behind = 0  # from where on what is behind such batches is asked for
@@ -197,9 +198,8 @@ class Repair:
         of this moment.
         """
         self._waited = self._sequencer.waiting
-        self._link = self._sequencer.stream.link
-        self._live_link = self._sequencer.stream.live_link
-        self._up_link = self._sequencer.stream.up_link
+        links = self._sequencer.stream.links
+        self._link, self._live_link, self._up_link = links.last, links.live, links.up
 
     def feed(self, messages: Iterable[RawMessage], now: float) -> Iterator[list[SequencedRecord]]:
         """Takes replies, in order; gives their records, a turn's worth at a time. At the end
@@ -365,7 +365,7 @@ class Repair:
         """
         self._whole = is_whole
         if is_whole and self._up_link:
-            self._sequencer.stream.adopt_link(self._up_link, heard=self._link)
+            self._sequencer.stream.links.adopt(self._up_link, heard=self._link)
 
     def _is_of_another(self, batch: DecodedBatch) -> bool:
         """Before all steps: whether a batch of this number came live over its link, and was
@@ -442,7 +442,7 @@ class Repair:
         has the newest.
         """
         first = self._sequencer.first_held()
-        if first is None or not 0 < first.link < self._live_link:
+        if first is None or not NO_LINK < first.link < self._live_link:
             return False
         return first.batch.sequence > self._highest
 

@@ -11,6 +11,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX
+from bridge.link_numbers import NO_LINK, LinkNumber, next_of
 from bridge.sockets.bounds import (
     LINK_PROBE_AWAY_S,
     LINK_PROBE_S,
@@ -73,7 +74,7 @@ class Connection:
             by then; what it has brought is still received.
         probe_s: how often an address is asked at first where nobody answers; LINK_PROBE_S where
             nothing is given.
-        links: that others in its place have had.
+        links: the last one that others in its place have had.
 
     A peer that does not answer ZMTP's heartbeats is known to be silent (`life`) long before its
     link is taken down: that is once its host is known to be gone (LINK_DEAD_MS), or after
@@ -84,7 +85,7 @@ class Connection:
         broken: whether such a message is under way.
         closed: whether it has been.
         is_over: whether its only link has ended.
-        links: how often the link has come up.
+        links: the last one that has come up.
         life: whether its peer answers, as of the last look at it.
         trouble: why no link comes up, in the words of the system; "" where nothing tells.
         look_number: its place in the queue of those that are to be looked at; the owner's.
@@ -108,7 +109,7 @@ class Connection:
         probing: "LinkProbes[Connection] | None" = None,
         once: bool = False,
         probe_s: float | None = None,
-        links: int = 0,
+        links: LinkNumber = NO_LINK,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
@@ -132,9 +133,9 @@ class Connection:
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self.links, self.look_number = links, 0
         self.behind_since: float | None = None
-        # The link over which all that is still to come was sent, or 0. It is the next one as long
-        # as there has been none: its first message may be here before `watch` has seen it come up.
-        self._sent_over = links + 1
+        # The link over which all that is still to come was sent, or NO_LINK. It is the next one as
+        # long as there was none: its first message may be here before `watch` has seen it come up.
+        self._sent_over = next_of(links)
         self._by_name = names_host(self.endpoint)
         self._lookup: Future[Addresses] | None = None
         self._addresses: Addresses = []  # of the name, not tried yet
@@ -318,7 +319,7 @@ class Connection:
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
         if not self._sent_over and not self._has_arrived():
-            self._sent_over = self.links if self.connected else self.links + 1
+            self._sent_over = self.links if self.connected else next_of(self.links)
         if self.connected:
             breach = self._bytes.breach(has_arrived=self._has_arrived())
             if breach:
@@ -396,11 +397,11 @@ class Connection:
             return
         self.connected = connected
         if connected:
-            self.links += 1
+            self.links = next_of(self.links)
             self.trouble = ""
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
-            self._sent_over = 0  # what waits may be of the link that is down
+            self._sent_over = NO_LINK  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(self._probing.clock())
             self.is_over = self._once

@@ -27,6 +27,7 @@ from typing import Final
 import zmq
 
 from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX, SUBSCRIBER_ERROR_PAUSE_S
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.sockets.bounds import SUBSCRIBER_TURN_S
 from bridge.sockets.connection import Connection, descriptor_of
 from bridge.sockets.inbox import Inbox
@@ -136,10 +137,10 @@ class Subscriber:
         connection = self._connections.get(publisher)
         return connection is not None and connection.connected
 
-    def links(self, publisher: PublisherKey) -> int:
-        """How often the link to the publisher has come up."""
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        """The last link to the publisher that has come up: how often one has."""
         connection = self._connections.get(publisher)
-        return 0 if connection is None else connection.links
+        return NO_LINK if connection is None else connection.links
 
     def is_silent(self, publisher: PublisherKey) -> bool:
         """Whether the link to the publisher is up, and its engine's socket does not answer."""

@@ -16,6 +16,7 @@ from bridge import supervision
 from bridge.engine_http import inquiries
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import follower
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
@@ -160,8 +161,8 @@ class FakeReceiver:
     def connected(self, publisher: PublisherKey) -> bool:
         return publisher in self.followed
 
-    def links(self, publisher: PublisherKey) -> int:
-        return self.ups[publisher]
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        return LinkNumber(self.ups[publisher])
 
     def is_silent(self, publisher: PublisherKey) -> bool:
         """Never."""
@@ -207,7 +208,7 @@ class FakeEngine:
             if number > cursor.sequence and (waiting is None or number < waiting.sequence):
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
-                    await emit(sequencer.accept([batch], 0.0, link=0))
+                    await emit(sequencer.accept([batch], 0.0, link=LinkNumber(0)))
         return RepairResult(None, heard_all=True)
 
     def close(self) -> None:

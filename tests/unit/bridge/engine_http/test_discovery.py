@@ -15,6 +15,7 @@ import pytest
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.discovery import FIND_AGAIN_S, FIND_REFUSED_S, Discovery
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.publisher import Publisher
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
@@ -66,8 +67,8 @@ class Scene:
     def connected(self, publisher: PublisherKey) -> bool:
         return self.up
 
-    def links(self, publisher: PublisherKey) -> int:
-        return 0
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        return LinkNumber(0)
 
     async def look(self, after_s: float = 0.0) -> None:
         """Looks, so long from now on."""

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
+from bridge.link_numbers import LinkNumber
 from bridge.sockets import connection as connection_module
 from bridge.sockets import link_bytes as link_bytes_module
 from bridge.sockets import link_life as link_life_module
@@ -634,7 +635,7 @@ def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
 def test_what_comes_before_the_first_look_is_of_the_first_link(
     context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine
 ) -> None:
-    connection = Connection(context, registration(endpoint=engine.endpoint), links=4)
+    connection = Connection(context, registration(endpoint=engine.endpoint), links=LinkNumber(4))
     engine.await_subscriber()
     engine.send(b"early")
     assert connection.socket.poll(round(PATIENCE_S * 1000))
