@@ -6,7 +6,7 @@ import signal
 from contextlib import suppress
 
 from reprise.discovery.api_server import ApiServer, ApiSettings
-from reprise.discovery.cluster import Follower
+from reprise.discovery.cluster import ObjectFollower
 from reprise.discovery.membership import Membership
 from reprise.discovery.registrar import Registrar
 from reprise.discovery.service import Discovery, MembershipSink, PodComplaints, readers
@@ -33,7 +33,9 @@ async def run_discovery(
     membership, said = Membership(grace_s), PodComplaints()
     async with ApiServer(settings, namespace, selector) as server:
         followers = [
-            Follower(source, server, MembershipSink(source, read, membership, said, changed.set))
+            ObjectFollower(
+                source, server, MembershipSink(source, read, membership, said, changed.set)
+            )
             for source, read in readers().items()
         ]
         discovery = Discovery(namespace, membership, followers, Registrar(url), changed, said)

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from bridge.delivery.complaints import Complaints
 from bridge.engine_http.client import NoAnswerError
 from console.service_client import RefusedError
-from reprise.discovery.cluster import Follower, Object
+from reprise.discovery.cluster import Object, ObjectFollower
 from reprise.discovery.engines import (
     UID_LABEL,
     Engine,
@@ -115,7 +115,7 @@ class Discovery:
         self,
         namespace: str,
         membership: Membership,
-        followers: list[Follower],
+        followers: list[ObjectFollower],
         registrar: Registrar,
         changed: asyncio.Event,
         said: PodComplaints,

@@ -183,7 +183,7 @@ class Intake:
         if self.failure is not None:
             raise self.failure
         if not self.sink.is_ready:
-            self.sink.retry()
+            self.sink.appends.retry()
         if not self.sink.is_ready:
             logger.error(
                 "Stopping with a log that cannot be written: records not appended are lost"
@@ -208,7 +208,7 @@ class Intake:
     def _fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
         """Step 3 of `reprise.embedded.write_thread`. Waits while the fold's queue is full."""
         try:
-            self._folding.submit(first, encoded, self.sink.traceparent)
+            self._folding.submit(first, encoded, self.sink.appends.traceparent)
         except StorageError as error:
             # They are in the log: the next start folds them.
             self.failure = error

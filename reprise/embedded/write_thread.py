@@ -181,7 +181,7 @@ class WriteThread:
         self._conditions.clear(Part.RECOVERY)
         intake = self._intake
         kept: dict[str, Callable[[], Awaitable[None]]] = {
-            "log writer": intake.sink.run,
+            "log writer": intake.sink.appends.run,
             "commands": intake.commands.run,
             "retention": self._retain_often,
             "heartbeats": self._beat,
