@@ -29,7 +29,7 @@ from schemas.clock import CHANCE, REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import MIB
-from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, SGLANG, TENSORRT_LLM, VLLM, PublisherKind, Registration
 from schemas.routing_records import LoadSample, LoadSource, Target
 
 LOAD_JITTER: Final = 0.2  # of a period, by which a question is asked sooner or later
@@ -52,9 +52,9 @@ _NOT_FOUND: Final = (404, 405)
 _NOT_ALLOWED: Final = (401, 403)  # SGLang's metrics need no key
 
 _LOAD_REMEDIES: Final = {
-    "vLLM": "vLLM does at /metrics: start it without --disable-log-stats",
-    "SGLang": "SGLang does at /v1/loads, or at /metrics with --enable-metrics",
-    "TensorRT-LLM": "TensorRT-LLM does at /prometheus/metrics",
+    VLLM: "vLLM does at /metrics: start it without --disable-log-stats",
+    SGLANG: "SGLang does at /v1/loads, or at /metrics with --enable-metrics",
+    TENSORRT_LLM: "TensorRT-LLM does at /prometheus/metrics",
 }
 """What makes an engine of a kind say its load."""
 

@@ -17,7 +17,7 @@ from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader
 from schemas.clock import REAL_CLOCK
 from schemas.identities import BlockSize
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 
 CURVE_FRAME_BYTES: Final = 35  # of a frame that is encrypted, beside what is in it
 RELAY_PROBE_S: Final = 0.25  # an engine that is away, and on the same host, is asked for so often
@@ -82,7 +82,7 @@ class Publication:
         self._away_since = monotonic()
         self._registration = Registration(
             endpoint=engine.endpoint,
-            kind=PublisherKind("vLLM"),  # whatever it is: its frames are not looked into
+            kind=VLLM,  # whatever it is: its frames are not looked into
             model_name="relayed",
             instance_id=engine.listen,
             block_size=BlockSize(1),

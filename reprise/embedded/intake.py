@@ -27,7 +27,7 @@ from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.registration import SELF_REGISTERED, Registration
+from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
@@ -234,4 +234,4 @@ class Intake:
 
     def _is_worker(self, publisher: PublisherKey) -> bool:
         registered = self._folding.fold.registrations.get(publisher)
-        return registered is not None and registered.registration.kind in SELF_REGISTERED
+        return registered is not None and registered.registration.is_self_registered

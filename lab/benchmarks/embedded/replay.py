@@ -37,7 +37,7 @@ from replay.capture.writer import CaptureWriter
 from replay.folding import ReplayedTable, fold_capture
 from schemas.limits import MIB
 from schemas.records import RegisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import array_packer, open_kernel
 
 BLOCKS_MAX: Final = 1_000_000
@@ -45,7 +45,7 @@ MESSAGES_PER_S: Final = 5_000
 
 _REGISTRATION: Final = Registration(
     endpoint="tcp://127.0.0.1:1",
-    kind=PublisherKind("vLLM"),
+    kind=VLLM,
     model_name=MODEL,
     instance_id="i0",
     block_size=BLOCK_SIZE,

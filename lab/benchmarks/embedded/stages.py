@@ -29,7 +29,7 @@ from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.identities import Offset
 from schemas.records import encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -69,7 +69,7 @@ class Pipeline:
     def __init__(self, kernel: KernelName, root: Path, endpoint: str) -> None:
         self._registration = Registration(
             endpoint=endpoint,
-            kind=PublisherKind("vLLM"),
+            kind=VLLM,
             model_name=MODEL,
             instance_id="i0",
             block_size=BLOCK_SIZE,
