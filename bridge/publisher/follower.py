@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
 from bridge.engine_http.discovery import Discovery
 from bridge.engine_http.engine import check_http
-from bridge.engine_http.inquiries import EngineSource, Inquiries
+from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
 from bridge.link_numbers import NO_LINK, next_of
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
@@ -26,7 +26,7 @@ from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.publisher.held_batches import IntakeTotals
-from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
+from bridge.publisher.ports import Engines, RecordSink
 from bridge.publisher.publisher import EngineQuestion, Look, Publisher
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit
@@ -61,9 +61,7 @@ class Follower:
     Args:
         sink: takes records.
         inbox: has what was received.
-        receiver: connects to publishers.
-        replayer: asks their engines for what they have sent.
-        engine_http: asks their engines over HTTP.
+        engines: how they are reached.
         packer: of hashes and tokens.
         clock: of this process.
 
@@ -78,13 +76,11 @@ class Follower:
         self,
         sink: RecordSink,
         inbox: Inbox,
-        receiver: Receiver,
-        replayer: ReplaySource,
-        engine_http: EngineSource,
+        engines: Engines,
         packer: ArrayPacker | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        self.receiver, self.replayer = receiver, replayer
+        self.receiver, self.replayer, engine_http = engines
         self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)

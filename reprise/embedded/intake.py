@@ -132,7 +132,7 @@ class Intake:
         """Whether the link to a publisher is up."""
         if self.lmcache is not None and self.lmcache.knows(publisher):
             return self.lmcache.is_linked(publisher)
-        return self.pump.subscriber.connected(publisher)
+        return self.pump.engines.receiver.connected(publisher)
 
     def acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
         """What a publisher does, and since when; None where it is not followed."""

@@ -64,9 +64,9 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         RECEIVED,
         lambda: received(pump, dropped_later=sink.dropped),
     )
-    collector.add(REPLAY, lambda: pump.replayer)
+    collector.add(REPLAY, lambda: pump.engines.replayer)
     collector.add(ACTIVITIES, lambda: dict(pump.followed))
-    collector.add(ENGINE_HTTP, lambda: pump.engine_http)
+    collector.add(ENGINE_HTTP, lambda: pump.engines.http)
     collector.add(LOG, lambda: log)
     history = service.data.history
     if history is not None:
@@ -109,9 +109,9 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(PROCESS, lambda: Role(bridge.conditions, internal_errors))
     collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
     collector.add(RECEIVED, incoming)
-    collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(REPLAY, lambda: bridge.pump.engines.replayer)
     collector.add(ACTIVITIES, lambda: dict(bridge.pump.followed))
-    collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
+    collector.add(ENGINE_HTTP, lambda: bridge.pump.engines.http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
     collector.add(LOAD, lambda: bridge.load)
