@@ -23,11 +23,11 @@ from typing import Final
 from bridge.bounds import RELINK_CHECK_S, TURN_S
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
-from bridge.publisher.follower import Follower
-from bridge.publisher.ports import Engines, RecordSink
+from bridge.publisher.follower import PublisherFollower
+from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.replay_client import Replayer
 from bridge.publisher.sequencer import Intake
 from bridge.sockets.inbox import Inbox
@@ -75,15 +75,15 @@ class Pump:
         reader: MessageReader | None = None,
         window_s: float = 0.0,
         loop: asyncio.AbstractEventLoop | None = None,
-        engines: Engines | None = None,
+        engines: EngineAccess | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
-        self.engines = engines or Engines(
+        self.engines = engines or EngineAccess(
             Subscriber(self.inbox, reader, clock), Replayer(clock=clock), EngineHttp()
         )
-        self.follower = Follower(sink, self.inbox, self.engines, packer, clock)
+        self.follower = PublisherFollower(sink, self.inbox, self.engines, packer, clock)
         self.followed, self.appender = self.follower.followed, self.follower.appender
         self.intake = Intake(self.follower.sequencer_of, clock)
         self._bulk = self.follower.bulk
@@ -107,7 +107,7 @@ class Pump:
         self._clock = clock
         self._sink = sink
         self._window_s = window_s
-        self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
+        self._pace = TurnPace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
         self._arrived = asyncio.Event()
         self._is_idle = False  # the turns wait for an arrival, and for nothing else
 

@@ -12,7 +12,13 @@ from bridge.link_numbers import NO_LINK, next_of
 from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
-from replay.capture.format import CaptureEntry, EntryFlag, Kind, MalformedError, decode_frames
+from replay.capture.format import (
+    CaptureEntry,
+    CaptureKind,
+    EntryFlag,
+    MalformedError,
+    decode_frames,
+)
 from replay.capture.reader import Capture
 from schemas.arrays import ArrayPacker
 from schemas.identities import PublisherKey
@@ -69,7 +75,7 @@ class CaptureRecords:
         self._intake = Intake(self._sequencers.get)
         self._registrations: list[Registration] = []
         self._messages = 0
-        if capture.header.kind is Kind.FRAMES:
+        if capture.header.kind is CaptureKind.FRAMES:
             given = registrations or {}
             self._registrations = [
                 self._registration(lane, given.get(lane)) for lane in capture.lanes

@@ -59,7 +59,7 @@ class Effect(Enum):
     PROVES = "proves"  # what comes over the link is of the incarnation
 
 
-class Facts(NamedTuple):
+class ProcessFacts(NamedTuple):
     """What a judgement goes by.
 
     Attributes:
@@ -83,35 +83,35 @@ class Facts(NamedTuple):
     is_later: bool
 
 
-class Verdict(NamedTuple):
+class ProcessVerdict(NamedTuple):
     """What is known of the process over the link that is up, and what follows."""
 
     life: Life
     effect: Effect = Effect.NOTHING
 
 
-def judged(facts: Facts) -> Verdict:
+def judged(facts: ProcessFacts) -> ProcessVerdict:
     """The first case that is so."""
     match facts:
-        case Facts(is_read=False):
-            return Verdict(Life.UNKNOWN)
-        case Facts(is_changed=True):
-            return Verdict(Life.CHANGED)
-        case Facts(begins=True, mark=Mark.OTHER, is_here=True):
-            return Verdict(Life.CHANGED, Effect.CHANGES)
-        case Facts(begins=True):
-            return Verdict(Life.UNKNOWN, Effect.BEGINS)
-        case Facts(mark=Mark.SAME, is_given=True):
-            return Verdict(Life.UNKNOWN)
-        case Facts(mark=Mark.SAME):
-            return Verdict(Life.SAME, Effect.PROVES)
-        case Facts(mark=Mark.OTHER, has_batches=True, is_here=True):
-            return Verdict(Life.CHANGED, Effect.CHANGES)
-        case Facts(mark=Mark.OTHER, has_batches=True):
-            return Verdict(Life.OTHER)
-        case Facts(is_later=True):
-            return Verdict(Life.OTHER)
-    return Verdict(Life.UNKNOWN)
+        case ProcessFacts(is_read=False):
+            return ProcessVerdict(Life.UNKNOWN)
+        case ProcessFacts(is_changed=True):
+            return ProcessVerdict(Life.CHANGED)
+        case ProcessFacts(begins=True, mark=Mark.OTHER, is_here=True):
+            return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+        case ProcessFacts(begins=True):
+            return ProcessVerdict(Life.UNKNOWN, Effect.BEGINS)
+        case ProcessFacts(mark=Mark.SAME, is_given=True):
+            return ProcessVerdict(Life.UNKNOWN)
+        case ProcessFacts(mark=Mark.SAME):
+            return ProcessVerdict(Life.SAME, Effect.PROVES)
+        case ProcessFacts(mark=Mark.OTHER, has_batches=True, is_here=True):
+            return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+        case ProcessFacts(mark=Mark.OTHER, has_batches=True):
+            return ProcessVerdict(Life.OTHER)
+        case ProcessFacts(is_later=True):
+            return ProcessVerdict(Life.OTHER)
+    return ProcessVerdict(Life.UNKNOWN)
 
 
 class EngineWatch:
@@ -236,14 +236,16 @@ class EngineWatch:
                 self._known_link, self._has_batches = link, True
         return verdict.life
 
-    def _facts(self, link: LinkNumber, incarnation: int, last: Proof, *, begins: bool) -> Facts:
+    def _facts(
+        self, link: LinkNumber, incarnation: int, last: Proof, *, begins: bool
+    ) -> ProcessFacts:
         process = self._process if self._link == link else None
         known = self.known if self.known is not None and self.known[0] == incarnation else None
         mark = Mark.UNKNOWN
         if process is not None and known is not None:
             mark = Mark.SAME if known.mark == process.mark else Mark.OTHER
         started_at = 0.0 if process is None else process.started_at
-        return Facts(
+        return ProcessFacts(
             is_read=process is not None,
             is_changed=self._is_changed,
             begins=begins,

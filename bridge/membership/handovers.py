@@ -37,7 +37,7 @@ from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
 from bridge.membership.note_reader import NoteReader
 from bridge.publisher.anchor import Joint
-from bridge.publisher.follower import Follower
+from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.stream import BatchStream
 from bridge.supervision import cancel
 from brokers.availability import describe
@@ -70,7 +70,7 @@ class Handovers:
         *,
         name: str,
         lease: Lease,
-        follower: Follower,
+        follower: PublisherFollower,
         writer: Writer,
         producer: ReplaceableProducer,
         cursors: Cursors,

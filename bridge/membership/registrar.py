@@ -20,7 +20,7 @@ from typing import Protocol
 
 from bridge.engine_http.engine import check_http
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.follower import Follower
+from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.ports import RecordSink
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from schemas.clock import REAL_CLOCK
@@ -80,7 +80,7 @@ class Registrar:
     def __init__(
         self,
         *,
-        follower: Follower,
+        follower: PublisherFollower,
         sink: RecordSink,
         table: PublisherTable,
         sync: Callable[[], Awaitable[None]],

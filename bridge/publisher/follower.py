@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
-from bridge.engine_http.discovery import Discovery
+from bridge.engine_http.discovery import EndpointDiscovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
@@ -26,7 +26,7 @@ from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.publisher.held_batches import IntakeTotals
-from bridge.publisher.ports import Engines, RecordSink
+from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.publisher import EngineQuestion, Look, Publisher
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit
@@ -55,7 +55,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Follower:
+class PublisherFollower:
     """See the module. All methods are called on one loop.
 
     Args:
@@ -76,7 +76,7 @@ class Follower:
         self,
         sink: RecordSink,
         inbox: Inbox,
-        engines: Engines,
+        engines: EngineAccess,
         packer: ArrayPacker | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
@@ -95,7 +95,7 @@ class Follower:
             on_fault=self.totals.count_fault,
             clock=clock.monotonic,
         )
-        self.discovery = Discovery(
+        self.discovery = EndpointDiscovery(
             engine_http,
             self.receiver,
             connect=self._connect_found,

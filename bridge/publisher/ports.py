@@ -144,7 +144,7 @@ class ReportedPublisher(Protocol):
 
 
 class PublisherWatch(Protocol):
-    """Who follows publishers and looks at them; `Follower`."""
+    """Who follows publishers and looks at them; `PublisherFollower`."""
 
     @property
     def followed(self) -> Mapping[PublisherKey, ReportedPublisher]:
@@ -176,7 +176,7 @@ class ReplaySource(Protocol):
         ...
 
 
-class Engines(NamedTuple):
+class EngineAccess(NamedTuple):
     """How engines are reached.
 
     Attributes:

@@ -31,7 +31,7 @@ from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.replay_client import ReplaySocket
 from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.waits import UNPLACED, Change, Wait, Waits
+from bridge.publisher.waits import UNPLACED, Wait, WaitChange, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
@@ -358,7 +358,7 @@ class Publisher:
     def place(self) -> None:
         """Its place in the log is known."""
         if self.waits.batches in (Wait.PLACE, Wait.ENDING):
-            self.waits.change(Change.PLACED)
+            self.waits.change(WaitChange.PLACED)
 
     def ask(self, asking: Callable[[], asyncio.Task[None]], *, is_check: bool) -> bool:
         """Its engine is asked for what is missing, or whether anything is; False where a task of it
@@ -366,7 +366,7 @@ class Publisher:
         """
         if self.repair is not None:
             return False
-        self.waits.change(Change.CHECKED if is_check else Change.REPAIRED)
+        self.waits.change(WaitChange.CHECKED if is_check else WaitChange.REPAIRED)
         self.held_since = None
         self.repair = asking()
         return True
@@ -374,14 +374,14 @@ class Publisher:
     def promote(self) -> None:
         """A check has found that something is missing: it is no longer cut short."""
         if self.is_checked:
-            self.waits.change(Change.REPAIRED)
+            self.waits.change(WaitChange.REPAIRED)
 
     def ask_again(self) -> None:
         """The task of it has met an unexpected error, and begins again."""
         self.waits.end(Wait.HELD_RECORDS)
         if self.waits.holds:
-            self.waits.change(Change.MISSED)
-        self.waits.change(Change.REPAIRED)
+            self.waits.change(WaitChange.MISSED)
+        self.waits.change(WaitChange.REPAIRED)
 
     def resume(self) -> None:
         """What was held is handed on by the task of it."""
@@ -391,7 +391,7 @@ class Publisher:
         """The task of it has ended; what is held waits for the next one."""
         self.repair = None
         if self.waits.holds:
-            self.waits.change(Change.MISSED)
+            self.waits.change(WaitChange.MISSED)
         self.waits.end(Wait.HELD_RECORDS)
 
     def cancel_repair(self) -> None:
@@ -406,19 +406,19 @@ class Publisher:
         """Its place in the log is no longer known: what waits of it may be dropped from here on."""
         self.rests_until = 0.0
         self.cancel_repair()
-        self.waits.change(Change.UNPLACED)
+        self.waits.change(WaitChange.UNPLACED)
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
             self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now)
 
     def stop(self) -> None:
         """Nothing more is asked of it: this process ends."""
         self.cancel_repair()
-        self.waits.change(Change.STOPPED)
+        self.waits.change(WaitChange.STOPPED)
 
     def leave(self) -> None:
         """It is followed no more."""
         self.cancel_repair()
-        self.waits.change(Change.LEFT)
+        self.waits.change(WaitChange.LEFT)
         self.bulk = self.paced = None
         self.sequencer.forget()
 

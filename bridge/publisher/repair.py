@@ -74,7 +74,7 @@ class RepairStep(Enum):
     DONE = "done"  # nothing more is needed, or available
 
 
-class Ending(Enum):
+class ReplyEnding(Enum):
     """How a reply has ended."""
 
     SILENT = "silent"  # without anything that was taken, and without its marker
@@ -88,19 +88,19 @@ class Ending(Enum):
 
 
 ENDINGS: Final = {
-    Ending.SILENT: RepairStep.ASK,
-    Ending.BROKEN: RepairStep.ASK,
-    Ending.SHORT: RepairStep.ASK,
-    Ending.UNANCHORED: RepairStep.ASK,
-    Ending.SAME: RepairStep.DONE,
-    Ending.WHOLE: RepairStep.DONE,
-    Ending.EMPTY: RepairStep.DONE,
-    Ending.BEHIND: RepairStep.ASK,
+    ReplyEnding.SILENT: RepairStep.ASK,
+    ReplyEnding.BROKEN: RepairStep.ASK,
+    ReplyEnding.SHORT: RepairStep.ASK,
+    ReplyEnding.UNANCHORED: RepairStep.ASK,
+    ReplyEnding.SAME: RepairStep.DONE,
+    ReplyEnding.WHOLE: RepairStep.DONE,
+    ReplyEnding.EMPTY: RepairStep.DONE,
+    ReplyEnding.BEHIND: RepairStep.ASK,
 }
 """What to do next."""
 
 
-class Repair:
+class ReplayRepair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
     While `begin` allows it, ask from `start`, give the replies to `feed` as long as `answer` is
@@ -306,38 +306,38 @@ class Repair:
             self._end_whole(self._is_whole_without_reply())
         ending = next(ending for is_so, ending in self._endings(complete) if is_so)
         match ending:
-            case Ending.SILENT:
+            case ReplyEnding.SILENT:
                 self._note_silence()
-            case Ending.UNANCHORED:
+            case ReplyEnding.UNANCHORED:
                 # A reply may have lost its end, once.
                 self._ask_for_incarnation(new=self._ended_short)
                 self._ended_short = not self._new_incarnation
-            case Ending.SHORT:
+            case ReplyEnding.SHORT:
                 self._ended_short = False
-            case Ending.WHOLE:
+            case ReplyEnding.WHOLE:
                 self._ended_short = self._ended_short and not complete
                 self._end_whole(self._anchored)
-            case Ending.BEHIND:
+            case ReplyEnding.BEHIND:
                 self._ask_for_incarnation(new=True)  # it has not yet sent as much as the log has
         return ENDINGS[ending]
 
-    def _endings(self, complete: bool) -> Iterator[tuple[bool, Ending]]:
+    def _endings(self, complete: bool) -> Iterator[tuple[bool, ReplyEnding]]:
         """The cases; one is so, and the first one counts."""
         if not complete:
-            yield not self._verified, Ending.SILENT
-            yield self._is_joined(), Ending.WHOLE
-            yield True, Ending.BROKEN
+            yield not self._verified, ReplyEnding.SILENT
+            yield self._is_joined(), ReplyEnding.WHOLE
+            yield True, ReplyEnding.BROKEN
         elif self._verified:
             is_unanchored = self._is_without_anchor()
-            yield is_unanchored and self._is_same_process(), Ending.SAME
-            yield is_unanchored, Ending.UNANCHORED
-            yield self._is_beyond_reply() or self._is_short() or self._is_cut(), Ending.SHORT
-            yield self._taken > 0 and not self._is_joined(), Ending.SHORT
-            yield True, Ending.WHOLE
+            yield is_unanchored and self._is_same_process(), ReplyEnding.SAME
+            yield is_unanchored, ReplyEnding.UNANCHORED
+            yield self._is_beyond_reply() or self._is_short() or self._is_cut(), ReplyEnding.SHORT
+            yield self._taken > 0 and not self._is_joined(), ReplyEnding.SHORT
+            yield True, ReplyEnding.WHOLE
         else:
-            yield not self._expects_reply(), Ending.EMPTY
-            yield self._is_same_process(), Ending.EMPTY
-            yield True, Ending.BEHIND
+            yield not self._expects_reply(), ReplyEnding.EMPTY
+            yield self._is_same_process(), ReplyEnding.EMPTY
+            yield True, ReplyEnding.BEHIND
 
     def _drop_process_before(self) -> None:
         """Drops what waits of the process before the one that has replied."""

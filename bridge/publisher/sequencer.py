@@ -28,7 +28,7 @@ from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
 from bridge.publisher.stream import BatchStream
-from bridge.publisher.waits import Change, Wait, Waits
+from bridge.publisher.waits import Wait, WaitChange, Waits
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
@@ -186,7 +186,7 @@ class Sequencer:
             self._window = self._go_back(self._now)
 
     def _hold_at_gap(self, cause: str) -> None:
-        self._waits.change(Change.MISSED)
+        self._waits.change(WaitChange.MISSED)
         self.stream.causes.wait = cause
         self._totals.gaps.append(self.stream.publisher)
 
@@ -209,7 +209,7 @@ class Sequencer:
             cause: why some of them may be missing, where it did not wait for another one.
         """
         if not self._waits.holds or self.is_resuming:
-            self._waits.change(Change.MISSED)
+            self._waits.change(WaitChange.MISSED)
         self._asked_link = self.stream.links.live
         self.stream.causes.hold(cause)
 
@@ -536,7 +536,7 @@ class Sequencer:
         is_later, has_taken = self.is_resuming, False
         while (held := self.first_held()) is not None:
             if has_taken and self._totals.clock.monotonic() >= until:
-                self._waits.change(Change.FOLLOWING)
+                self._waits.change(WaitChange.FOLLOWING)
                 return self._close(window, now)
             is_unasked = is_later or has_taken or NO_LINK < self._asked_link < held.link
             if is_unasked and self.stream.needs_repair(held.batch):
@@ -545,7 +545,7 @@ class Sequencer:
             has_taken = True
             self._held.pop()
             window = self._accept(window, held.batch, held.link, now)
-        self._waits.change(Change.FOLLOWED)
+        self._waits.change(WaitChange.FOLLOWED)
         self.stream.causes.wait = ""
         self._ask_for_overflowed(window)
         return self._close(window, now)

@@ -44,7 +44,7 @@ new_message = tuple.__new__
 _monitor_numbers = count()
 
 
-class Connection:
+class PublisherConnection:
     """Keeps one publisher's socket connected, however long that takes.
 
     libzmq reconnects by itself, except after a breach of protocol, such as a message above the
@@ -106,7 +106,7 @@ class Connection:
         *,
         wait_s: float = 0.0,
         reader: MessageReader | None = None,
-        probing: "LinkProbes[Connection] | None" = None,
+        probing: "LinkProbes[PublisherConnection] | None" = None,
         once: bool = False,
         probe_s: float | None = None,
         links: LinkNumber = NO_LINK,
@@ -114,7 +114,9 @@ class Connection:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
         self._context = context
-        self._probing: LinkProbes[Connection] = LinkProbes() if probing is None else probing
+        self._probing: LinkProbes[PublisherConnection] = (
+            LinkProbes() if probing is None else probing
+        )
         self._reader = PlainReader(self._probing.clock) if reader is None else reader
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
@@ -219,7 +221,7 @@ class Connection:
             self.behind_since = received_at
         return messages
 
-    def renewed(self) -> "Connection":
+    def renewed(self) -> "PublisherConnection":
         """Another one in place of this one, which is to be closed; it connects after a while.
 
         Raises:
@@ -233,7 +235,7 @@ class Connection:
             self._breach,
         )
         self.watch()  # it may have come up since the last look
-        return Connection(
+        return PublisherConnection(
             self._context,
             self._registration,
             wait_s=LINK_BREACH_S,
@@ -244,7 +246,7 @@ class Connection:
             links=self.links,
         )
 
-    def replaced(self, registration: Registration) -> "Connection | None":
+    def replaced(self, registration: Registration) -> "PublisherConnection | None":
         """Another one in place of this one, which is to be closed, for one link to where the
         publisher is now; None where this one has a link, or something left to receive.
 
@@ -254,7 +256,7 @@ class Connection:
         self.watch()
         if self.connected or self._has_arrived():
             return None
-        return Connection(
+        return PublisherConnection(
             self._context,
             registration,
             reader=self._reader,
@@ -477,7 +479,7 @@ class Connection:
 
 
 def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
-    """The one that tells that the socket is to be called; see `Connection.pending`."""
+    """The one that tells that the socket is to be called; see `PublisherConnection.pending`."""
     descriptor = socket.getsockopt(zmq.FD)
     assert isinstance(descriptor, int)
     return descriptor

@@ -19,7 +19,7 @@ from schemas.errors import RepriseError
 from schemas.limits import MIB
 
 if TYPE_CHECKING:
-    from replay.capture.format import CaptureSelection, PublisherSource, Summary
+    from replay.capture.format import CapturedPublisher, CaptureSelection, Summary
 
 R = TypeVar("R")
 
@@ -177,15 +177,15 @@ def _text(value: object) -> str | None:
 
 def _publishers(
     endpoints: tuple[str, ...], replay_endpoints: tuple[str, ...], of_publishers: dict[str, object]
-) -> "list[PublisherSource]":
-    from replay.capture.format import PublisherSource
+) -> "list[CapturedPublisher]":
+    from replay.capture.format import CapturedPublisher
 
     if len(replay_endpoints) > len(endpoints):
         raise click.UsageError("Expected no more --replay than --from-zmq")
     replays = [*replay_endpoints, *[""] * (len(endpoints) - len(replay_endpoints))]
     named = registrations_of(of_publishers, list(zip(endpoints, replays, strict=True)))
     return [
-        PublisherSource(endpoint=endpoint, replay_endpoint=replay, registration=registration)
+        CapturedPublisher(endpoint=endpoint, replay_endpoint=replay, registration=registration)
         for endpoint, replay, registration in zip(endpoints, replays, named, strict=True)
     ]
 
@@ -216,7 +216,7 @@ def _capture_records(
 
 
 def _capture_frames(
-    publishers: "list[PublisherSource]",
+    publishers: "list[CapturedPublisher]",
     out: Path,
     force: bool,
     seconds: float | None,

@@ -40,10 +40,10 @@ def repair(data: Path, yes: bool, all_registered: bool) -> None:
               1   it cannot be repaired: the message says why
               3   something is damaged; nothing was changed
     """  # noqa: D301
-    from reprise.embedded.repair import Repair
+    from reprise.embedded.repair import DirectoryRepair
 
     try:
-        found = Repair(data)
+        found = DirectoryRepair(data)
         findings = found.examine()
         for finding in findings:
             click.echo(printable(f"{finding.part:<6} {finding.text}"))

@@ -224,7 +224,7 @@ def _folded(
 ) -> "tuple[ReplayedTable, bool, bool]":
     """The table; whether the capture is intact; whether it was folded to its end."""
     from replay.capture.reader import Capture
-    from replay.folding import Pace, ReplayedTable, fold_capture
+    from replay.folding import ReplayedTable, ReplayPace, fold_capture
     from streams.kernel import open_kernel
 
     with Capture(file) as capture:
@@ -233,7 +233,7 @@ def _folded(
         table = ReplayedTable(open_kernel(seed), records)
         with progress_shown("Replaying", "records") as tell, asked_to_stop() as stopped:
             total = None if capture.header.publishers else capture.entries
-            pace = None if speed is None else Pace(speed, stopped=stopped)
+            pace = None if speed is None else ReplayPace(speed, stopped=stopped)
             ended = fold_capture(records, table, total=total, pace=pace, tell=tell, stopped=stopped)
         _say_folded(table, records)
         return table, capture.damage is None, ended

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Intake:
+class EmbeddedIntake:
     """See the module. Other threads may call `connected`, `acting`, `register`, `unregister`.
 
     Args:

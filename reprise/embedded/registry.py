@@ -9,7 +9,7 @@ from operator import methodcaller
 from typing import Final
 
 from bridge.wire import KINDS
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from routing.decisions.router import Router
 from schemas.errors import StorageError
 from schemas.registration import Registration, service_key
@@ -29,7 +29,7 @@ class EmbeddedRegistry:
 
     kinds = KINDS
 
-    def __init__(self, intake: Intake, router: Router) -> None:
+    def __init__(self, intake: EmbeddedIntake, router: Router) -> None:
         self._intake = intake
         self._router = router
 

@@ -27,7 +27,7 @@ from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, WrittenPartition
 from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
-from routing.metrics import ROUTING, RoutingState
+from routing.metrics import ROUTING, RoutingLogState
 from schemas.conditions import Part
 from schemas.metric_family import RoleCollector
 from schemas.positions import Position
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reprise.tracing.opening import SpanCounts
     from routing.worker.worker import RoutingWorker
     from streams.history.follower import HistoryFollower
-    from streams.worker.worker import Worker
+    from streams.worker.worker import FoldWorker
 
 
 def embedded_collector(service: "EmbeddedService") -> RoleCollector:
@@ -129,7 +129,7 @@ def relay_metrics(relay: "Relay") -> CollectorRegistry:
     return _registered(collector)
 
 
-def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegistry:
+def worker_metrics(worker: "FoldWorker", routing: "RoutingWorker") -> CollectorRegistry:
     """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
 
     def tables() -> Tables:
@@ -165,7 +165,7 @@ def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegis
 
 def replica_collector(
     replica: "Replica",
-    routing: RoutingState | None = None,
+    routing: RoutingLogState | None = None,
     audit: AnswerStore | None = None,
     lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:

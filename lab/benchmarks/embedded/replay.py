@@ -24,11 +24,11 @@ from lab.traffic.event_load import LoadPlan, encode_load
 from logs.embedded import EmbeddedLog
 from replay.as_records import CaptureRecords
 from replay.capture.format import (
+    CapturedPublisher,
     CaptureEntry,
+    CaptureKind,
     CaptureSelection,
     Header,
-    Kind,
-    PublisherSource,
     encode_frames,
 )
 from replay.capture.from_log import capture_log
@@ -157,9 +157,9 @@ def _capture(place: Path) -> None:
 
 
 def _write_frames(path: Path, payloads: list[bytes]) -> None:
-    source = PublisherSource(endpoint=_REGISTRATION.endpoint, registration=_REGISTRATION)
+    source = CapturedPublisher(endpoint=_REGISTRATION.endpoint, registration=_REGISTRATION)
     header = Header(
-        kind=Kind.FRAMES, created_at=0.0, created_by="bench", source="", publishers=(source,)
+        kind=CaptureKind.FRAMES, created_at=0.0, created_by="bench", source="", publishers=(source,)
     )
     with CaptureWriter(path, header) as writer:
         for number, payload in enumerate(payloads):

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import zmq
 
 from bridge.publisher.sequencer import Intake, Sequencer
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import open_reader
@@ -75,7 +75,7 @@ class Pipeline:
             block_size=BLOCK_SIZE,
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(
+        self._connection = PublisherConnection(
             self._context, self._registration, reader=open_reader(socket_reader)
         )
         self._inbox = Inbox()

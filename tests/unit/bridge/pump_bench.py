@@ -20,7 +20,7 @@ from bridge.link_numbers import LinkNumber
 from bridge.publisher import follower
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.ports import Engines
+from bridge.publisher.ports import EngineAccess
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
@@ -248,7 +248,7 @@ class Bench:
         self.receiver = FakeReceiver()
         self.engine = FakeEngine()
         self.http = FakeHttp()
-        self.pump = Pump(self.sink, engines=Engines(self.receiver, self.engine, self.http))
+        self.pump = Pump(self.sink, engines=EngineAccess(self.receiver, self.engine, self.http))
         self.engine.pump = self.pump
         self.running: asyncio.Task[None] | None = None
 

@@ -9,7 +9,7 @@ import pytest
 from bridge.link_numbers import LinkNumber
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.repair import Repair, RepairStep
+from bridge.publisher.repair import RepairStep, ReplayRepair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.positions import Cursor, Proof
@@ -59,7 +59,7 @@ class Scene:
     def is_asked(self, replay: Sequence[RawMessage]) -> Doubt | None:
         """Its replay socket has these; what waits follows."""
         self.sequencer[KEY].hold()
-        repair = Repair(self.sequencer[KEY])
+        repair = ReplayRepair(self.sequencer[KEY])
         while repair.begin():
             from_there = replay[repair.start :]
             for records in repair.feed(from_there, 1.0):

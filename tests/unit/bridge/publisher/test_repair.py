@@ -8,9 +8,9 @@ from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.repair import (
     REPLAY_BARREN_MAX,
     REPLAY_REQUESTS_MAX,
-    Repair,
     RepairResult,
     RepairStep,
+    ReplayRepair,
 )
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -52,7 +52,7 @@ class Scene:
         self.sequencer[KEY].place(anchor)
         self.sequencer[KEY].hold()
         self.sends(*waiting)
-        self.repair = Repair(self.sequencer[KEY])
+        self.repair = ReplayRepair(self.sequencer[KEY])
         self.records: list[SequencedRecord] = []
 
     def sends(self, *batches: RawMessage | int) -> None:
@@ -458,7 +458,7 @@ def test_a_replay_from_the_first_batch_proves_only_the_link_on_which_it_was_aske
     assert scene.repair.answer is RepairStep.DONE
     assert scene.sequencer[KEY].stream.proven_link == 0
     scene.sequencer[KEY].resume(1.0)
-    assert Repair(scene.sequencer[KEY]).start == 3, "so that its engine tells"
+    assert ReplayRepair(scene.sequencer[KEY]).start == 3, "so that its engine tells"
 
 
 def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:

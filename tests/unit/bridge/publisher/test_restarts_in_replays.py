@@ -8,7 +8,7 @@ import pytest
 
 from bridge.link_numbers import LinkNumber
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import Repair, RepairStep
+from bridge.publisher.repair import RepairStep, ReplayRepair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -92,7 +92,7 @@ class World:
     def ask(self) -> Doubt | None:
         """A repair, to its end; then what waits follows."""
         self._sequencer.hold()
-        repair = Repair(self._sequencer)
+        repair = ReplayRepair(self._sequencer)
         while repair.begin():
             answer = RepairStep.MORE
             for reply in self._replies(repair.start):

@@ -11,7 +11,7 @@ import pytest
 from bridge.link_numbers import LinkNumber
 from bridge.publisher import waits
 from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, EngineQuestion, Publisher
-from bridge.publisher.waits import AFTER, Change, Wait, Waits
+from bridge.publisher.waits import AFTER, Wait, WaitChange, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -178,10 +178,10 @@ def test_each_event_leads_from_each_wait_to_one_wait_or_is_refused(
 
 def test_the_events_make_every_change_that_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no arrow of the table is dead."""
-    made: set[tuple[Change, Wait, Wait]] = set()
+    made: set[tuple[WaitChange, Wait, Wait]] = set()
     change = Waits.change
 
-    def noting(self: Waits, by: Change) -> None:
+    def noting(self: Waits, by: WaitChange) -> None:
         before = self.batches
         change(self, by)
         made.add((by, before, self.batches))
