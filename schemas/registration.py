@@ -312,21 +312,35 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
         return service_key(self.tenant_id, self.instance_id, self.dp_rank)
 
-    def matches(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> bool:
-        """Whether `/unregister` of these means this one; None matches any."""
-        ours = (self.tenant_id, self.pool or self.instance_id, self.dp_rank)
+
+class Unregistration(NamedTuple):
+    """Which publishers are registered no more; None matches any."""
+
+    tenant_id: str
+    instance_id: str
+    dp_rank: int
+    model_name: str | None = None
+    block_size: int | None = None
+
+    @classmethod
+    def of(cls, registration: Registration) -> "Unregistration":
+        """This one alone."""
+        one = registration
+        return cls(one.tenant_id, one.instance_id, one.dp_rank, one.model_name, one.block_size)
+
+    @property
+    def service_key(self) -> str:
+        """See `Registration.service_key`."""
+        return service_key(self.tenant_id, self.instance_id, self.dp_rank)
+
+    def matches(self, registration: Registration) -> bool:
+        """Whether this one is meant; a pool is meant by its own name, which no member has."""
+        one = registration
+        ours = (one.tenant_id, one.pool or one.instance_id, one.dp_rank)
         return (
-            ours == (tenant_id, instance_id, dp_rank)
-            and model_name in (None, self.model_name)
-            and block_size in (None, self.block_size)
+            ours == (self.tenant_id, self.instance_id, self.dp_rank)
+            and self.model_name in (None, one.model_name)
+            and self.block_size in (None, one.block_size)
         )
 
 

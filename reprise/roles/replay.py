@@ -31,7 +31,7 @@ from schemas.identities import PrefixScope, PublisherKey
 from schemas.limits import SHUTDOWN_S
 from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import PublisherState
-from schemas.registration import Registration
+from schemas.registration import Registration, Unregistration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
@@ -185,15 +185,7 @@ class ReplayedService(TableView):
             "Expected a service that follows engines, but this one answers from a capture"
         )
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """See `register`."""
         raise RegistrationError(
             "Expected a service that follows engines, but this one answers from a capture"
