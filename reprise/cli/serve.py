@@ -17,7 +17,6 @@ from reprise.cli.process import begin_service
 from reprise.cli.service_command import ServiceCommand
 from reprise.settings import config_path_from
 from schemas import limits
-from schemas.errors import RepriseError
 
 
 @click.command(cls=ServiceCommand)
@@ -101,25 +100,22 @@ def serve(
     from reprise.roles.leaving import LeaveSettings
     from reprise.roles.serve import ServeSettings, serve_replica
 
-    try:
-        configuration = conductor_config.load(
-            config or config_path_from(os.environ), required=config is not None
-        )
-        if not data.is_first:
-            answering["act_s"] = 0.0
-        settings = ServeSettings(
-            **answering,
-            kafka=kafka,
-            port=configuration.port if port is None else port,
-            history=data.path if history and history_gib else None,
-            history_bytes=int(history_gib * limits.GIB),
-            audit_rate=audit,
-            leave=LeaveSettings(to=leave_to, asked_by=leave_for or "", shared=data.shared)
-            if leave_to
-            else None,
-        )
-        begin_service(log_level)
-        warn_without_native(settings.kernel)
-        serve_replica(settings, configuration.registrations, when_serving=say_ready)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    configuration = conductor_config.load(
+        config or config_path_from(os.environ), required=config is not None
+    )
+    if not data.is_first:
+        answering["act_s"] = 0.0
+    settings = ServeSettings(
+        **answering,
+        kafka=kafka,
+        port=configuration.port if port is None else port,
+        history=data.path if history and history_gib else None,
+        history_bytes=int(history_gib * limits.GIB),
+        audit_rate=audit,
+        leave=LeaveSettings(to=leave_to, asked_by=leave_for or "", shared=data.shared)
+        if leave_to
+        else None,
+    )
+    begin_service(log_level)
+    warn_without_native(settings.kernel)
+    serve_replica(settings, configuration.registrations, when_serving=say_ready)

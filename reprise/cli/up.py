@@ -26,7 +26,6 @@ from reprise.cli.service_command import ServiceCommand
 from reprise.rooms import LAB, lmcache_options, need
 from reprise.settings import Settings, config_path_from
 from schemas import limits
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from reprise.rooms import LmcacheSettings
@@ -115,32 +114,29 @@ def up(
     from reprise import conductor_config
     from reprise.roles.up import run_up
 
-    try:
-        if demo:
-            need(LAB, "reprise up --demo")
-        configuration = conductor_config.load(
-            config or config_path_from(os.environ), required=config is not None
-        )
-        settings = Settings(
-            **answering,
-            port=configuration.port if port is None else port,
-            data=data,
-            log_level=log_level,
-            log_retention_bytes=int(log_retention_gib * limits.GIB),
-            log_retention_s=log_retention_hours * 3600,
-            history_bytes=int(history_gib * limits.GIB),
-            audit_rate=audit,
-            lmcache=lmcache,
-            memory=memory,
-            scrape_load_s=scrape_load_s,
-        )
-        begin_service(settings.log_level)
-        warn_without_native(settings.kernel)
-        if demo:
-            from reprise.demo import run_beside
+    if demo:
+        need(LAB, "reprise up --demo")
+    configuration = conductor_config.load(
+        config or config_path_from(os.environ), required=config is not None
+    )
+    settings = Settings(
+        **answering,
+        port=configuration.port if port is None else port,
+        data=data,
+        log_level=log_level,
+        log_retention_bytes=int(log_retention_gib * limits.GIB),
+        log_retention_s=log_retention_hours * 3600,
+        history_bytes=int(history_gib * limits.GIB),
+        audit_rate=audit,
+        lmcache=lmcache,
+        memory=memory,
+        scrape_load_s=scrape_load_s,
+    )
+    begin_service(settings.log_level)
+    warn_without_native(settings.kernel)
+    if demo:
+        from reprise.demo import run_beside
 
-            run_beside(settings, configuration.registrations)
-        else:
-            run_up(settings, configuration.registrations, when_serving=say_ready)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+        run_beside(settings, configuration.registrations)
+    else:
+        run_up(settings, configuration.registrations, when_serving=say_ready)
