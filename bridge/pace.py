@@ -5,7 +5,7 @@ from typing import Final
 _KEPT: Final = 0.75  # of what is remembered, at each turn: the last four weigh most
 
 
-class Pace:
+class TurnPace:
     """What the last turns took for each message, or byte. One thread notes, any may ask.
 
     Args:

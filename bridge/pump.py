@@ -23,12 +23,11 @@ from typing import Final
 from bridge.bounds import RELINK_CHECK_S, TURN_S
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
-from bridge.engine_http.inquiries import EngineSource
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
-from bridge.publisher.follower import Follower
-from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
+from bridge.publisher.follower import PublisherFollower
+from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.replay_client import Replayer
 from bridge.publisher.sequencer import Intake
 from bridge.sockets.inbox import Inbox
@@ -57,10 +56,12 @@ class Pump:
         reader: of sockets; likewise.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
-        receiver, replayer, engines, clock: others than sockets and this machine's, for tests.
+        engines: how they are reached; None: by sockets.
+        clock: of the process.
 
     Attributes:
         follower: who follows the publishers.
+        engines: how they are reached.
         followed: the publishers, by their keys.
         intake: makes records of messages.
         appender: hands records to the sink.
@@ -74,19 +75,15 @@ class Pump:
         reader: MessageReader | None = None,
         window_s: float = 0.0,
         loop: asyncio.AbstractEventLoop | None = None,
-        receiver: Receiver | None = None,
-        replayer: ReplaySource | None = None,
-        engines: EngineSource | None = None,
+        engines: EngineAccess | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
-        self.subscriber = Subscriber(self.inbox, reader, clock) if receiver is None else receiver
-        self.replayer = Replayer(clock=clock) if replayer is None else replayer
-        self.engine_http: EngineSource = EngineHttp() if engines is None else engines
-        self.follower = Follower(
-            sink, self.inbox, self.subscriber, self.replayer, self.engine_http, packer, clock
+        self.engines = engines or EngineAccess(
+            Subscriber(self.inbox, reader, clock), Replayer(clock=clock), EngineHttp()
         )
+        self.follower = PublisherFollower(sink, self.inbox, self.engines, packer, clock)
         self.followed, self.appender = self.follower.followed, self.follower.appender
         self.intake = Intake(self.follower.sequencer_of, clock)
         self._bulk = self.follower.bulk
@@ -102,7 +99,7 @@ class Pump:
         self._facts: FactsWatch | None = None
         if engines is None:
             self._facts = FactsWatch(
-                EngineHttp(requests=self.engine_http.requests),
+                EngineHttp(requests=self.engines.http.requests),
                 self.followed.values,
                 on_fault=self._count_fault,
                 clock=clock.monotonic,
@@ -110,14 +107,14 @@ class Pump:
         self._clock = clock
         self._sink = sink
         self._window_s = window_s
-        self._pace = Pace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
+        self._pace = TurnPace(TURN_S, least=TURN_MESSAGES_MIN, most=TURN_MESSAGES_MAX)
         self._arrived = asyncio.Event()
         self._is_idle = False  # the turns wait for an arrival, and for nothing else
 
     @property
     def faults(self) -> int:
         """Unexpected errors of the whole write path."""
-        return self.follower.totals.faults + self.subscriber.unexpected_errors
+        return self.follower.totals.faults + self.engines.receiver.unexpected_errors
 
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """The counters of every publisher that is followed; live, so read them only."""
@@ -136,7 +133,7 @@ class Pump:
 
     def start(self) -> None:
         """Starts the socket thread, without a publisher yet; any thread may call it, once."""
-        self.subscriber.start()
+        self.engines.receiver.start()
 
     async def run(self) -> None:
         """Turns and repairs until it is cancelled; no error ends it."""
@@ -161,7 +158,7 @@ class Pump:
         What is held for a repair is left to the next start, which asks for it.
         """
         self.appender.at_once = True
-        await asyncio.to_thread(self.subscriber.stop)
+        await asyncio.to_thread(self.engines.receiver.stop)
         self.follower.stop()
         try:
             async with asyncio.timeout(SHUTDOWN_S / 2):

@@ -411,7 +411,7 @@ class Bridge:
         return PublisherStatus(
             registration=followed.registration,
             state=state,
-            connected=self.pump.subscriber.connected(publisher),
+            connected=self.pump.engines.receiver.connected(publisher),
             incarnation=cursor.incarnation,
             sequence=cursor.sequence,
         )

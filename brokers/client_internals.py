@@ -23,7 +23,7 @@ from aiokafka.consumer.fetcher import (  # type: ignore[import-untyped]
 from aiokafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
 
 from brokers.client_types import Epoch, Partition
-from brokers.errors import AWAY, DamagedError
+from brokers.errors import AWAY, DamagedPartitionError
 from brokers.record_batches import check_batches
 from schemas.limits import CLIENT_LEAVE_S, KIB
 
@@ -106,15 +106,15 @@ def probing(consumer: Any) -> Iterator[None]:
 
 
 class _CheckedFetcher(Fetcher):  # type: ignore[misc]
-    """Raises `DamagedError`, as the client raises what concerns one partition: nothing is lost of
-    the others, and the partition stays where it is until the consumer is sought elsewhere.
+    """Raises `DamagedPartitionError`, as the client raises what concerns one partition: nothing is
+    lost of the others, and the partition stays where it is until the consumer is sought elsewhere.
     """
 
     def __init__(self, client: Any, *args: Any, **options: Any) -> None:
         super().__init__(_Answers(client, self._checked), *args, **{**options, "check_crcs": False})
         self.patience_s = FETCH_UNREADABLE_S
         self._contiguous = getattr(client, "expects_every_offset", False)
-        self._damaged: dict[Partition, DamagedError] = {}
+        self._damaged: dict[Partition, DamagedPartitionError] = {}
         self._nothing: dict[Partition, _EmptyAnswers] = {}
 
     async def _proc_fetch_request(self, assignment: Any, node_id: Any, request: Any) -> bool:
@@ -175,7 +175,9 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
         """
         found = check_batches(fetched, wanted, end, contiguous=self._contiguous)
         if found.damaged:
-            self._damaged[part] = DamagedError(part, wanted, found.readable_from, is_proven=True)
+            self._damaged[part] = DamagedPartitionError(
+                part, wanted, found.readable_from, is_proven=True
+            )
         elif not found.batches and wanted < end:
             if is_served:
                 self._note_nothing(part, wanted)
@@ -191,7 +193,7 @@ class _CheckedFetcher(Fetcher):  # type: ignore[misc]
             seen = _EmptyAnswers(offset, now, now, 0)
         seen = seen._replace(last=now, times=seen.times + 1)
         if now - seen.since > self.patience_s and seen.times >= FETCH_UNREADABLE_TIMES:
-            self._damaged[part] = DamagedError(part, offset, None)
+            self._damaged[part] = DamagedPartitionError(part, offset, None)
             seen = _EmptyAnswers(offset, now, now, 0)
         self._nothing[part] = seen
 
@@ -210,7 +212,9 @@ class _Damaged(FetchError):  # type: ignore[misc]
     elsewhere meanwhile.
     """
 
-    def __init__(self, error: DamagedError, offset: int, state: Any, backoff: float) -> None:
+    def __init__(
+        self, error: DamagedPartitionError, offset: int, state: Any, backoff: float
+    ) -> None:
         super().__init__(error=error, backoff=backoff)
         self._offset = offset
         self._state = state

@@ -20,7 +20,7 @@ from brokers.client_types import Partition
 __all__ = [
     "AWAY",
     "CorruptRecordException",
-    "DamagedError",
+    "DamagedPartitionError",
     "KafkaError",
     "KafkaTimeoutError",
     "MessageSizeTooLargeError",
@@ -32,7 +32,7 @@ AWAY: Final = (KafkaError, OSError, TimeoutError)
 """What an attempt raises while brokers are away or not ready: to be tried again."""
 
 
-class DamagedError(CorruptRecordException):  # type: ignore[misc]
+class DamagedPartitionError(CorruptRecordException):  # type: ignore[misc]
     """A partition cannot be read at an offset: by its checksum, by its offsets, or by the broker.
 
     Attributes:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from brokers.client_internals import close_connections, probing, start_client
 from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
-from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
+from brokers.errors import CorruptRecordException, DamagedPartitionError, KafkaTimeoutError
 from brokers.options import ClientOptions
 from schemas.limits import CLIENT_LEAVE_S, READ_POLL_MS, READ_STALLED_POLLS_MAX
 from schemas.positions import LogBounds
@@ -252,7 +252,7 @@ class _Found(NamedTuple):
 
     Attributes:
         readable: from this offset on it can be read; None where that is not known.
-        is_proven: see `DamagedError`.
+        is_proven: see `DamagedPartitionError`.
     """
 
     readable: int | None
@@ -300,11 +300,11 @@ async def _try(reader: Consumer, partition: Partition, offset: int) -> _Found:
 
 
 def _said(error: CorruptRecordException) -> int | None:
-    return error.readable_from if isinstance(error, DamagedError) else None
+    return error.readable_from if isinstance(error, DamagedPartitionError) else None
 
 
 def _is_proven(error: CorruptRecordException) -> bool:
-    return not isinstance(error, DamagedError) or error.is_proven
+    return not isinstance(error, DamagedPartitionError) or error.is_proven
 
 
 async def read_batches(

@@ -12,6 +12,7 @@ from typing import Any, Final
 import click
 
 from console.output import told_of_full_output
+from schemas.errors import RepriseError
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 _SIGNALLED: Final = 128
@@ -145,12 +146,16 @@ class Commands(click.Group):
         """See the class."""
 
     def invoke(self, ctx: click.Context) -> object:
-        """See `click.Group`. What an error says of others' names is shown as it is."""
+        """See `click.Group`. What an error of Reprise says ends a command, and what it says of
+        others' names is shown as it is.
+        """
         try:
             with ended_by_signals(), told_of_full_output():
                 return super().invoke(ctx)
-        except click.ClickException as error:
+        except (RepriseError, click.ClickException) as error:
             from console.terminal import printable_lines  # it imports more than `--help` needs
 
+            if isinstance(error, RepriseError):
+                raise click.ClickException(printable_lines(str(error))) from error
             error.message = printable_lines(error.message)
             raise

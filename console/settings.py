@@ -27,6 +27,11 @@ FILE_VARIABLE: Final = "REPRISE_SETTINGS"
 
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
+GONE: Final[Mapping[str, str]] = {
+    "memory.period_s": "segments of memory are looked at every second",
+}
+"""Keys of earlier versions that nobody has set, and what is so now."""
+
 _GIVEN: Final = f"{__name__}.given"
 _FOUND: Final = f"{__name__}.found"
 _PATH: Final = f"{__name__}.path"
@@ -214,6 +219,8 @@ def _use_given(ctx: click.Context, param: click.Parameter, given: Sequence[str])
 
 
 def _meant(key: str, known: Iterable[str]) -> str:
+    if key in GONE:
+        return f". It is no setting any more: {GONE[key]}. Leave it out"
     close = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
     return f". Did you mean {close[0]}?" if close else ""
 
@@ -235,7 +242,7 @@ def read_settings(path: Path, known: Iterable[Setting]) -> dict[str, Any]:
         raise ConfigurationError(
             f"Expected settings as TOML in {path}, but they cannot be read: {cause_of(error)}"
         ) from error
-    values = dict(_flat(document, {key.rpartition(".")[0] for key in kinds}))
+    values = dict(_flat(document, {key.rpartition(".")[0] for key in (*kinds, *GONE)}))
     for key in values.keys() - kinds.keys():
         raise ConfigurationError(
             f"Expected keys that Reprise knows in {path}, got: {key}{_meant(key, kinds)}"

@@ -1,7 +1,7 @@
 """What is wrong by what an engine says of itself over HTTP, and by its clock. Pure."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from doctor.diagnosis import Diagnosis, ranks_of, register_again, switch_on
 from doctor.document import Code
@@ -15,45 +15,67 @@ def _those(patient: Patient, holds: Callable[[EngineFacts], bool]) -> list[Servi
     return [one for one in patient.ranks if (facts := facts_of(one)) is not None and holds(facts)]
 
 
-def _events_off(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    off = _those(patient, lambda facts: facts.publishes is False)
-    if off:
-        yield Diagnosis(
-            Code.EVENTS_OFF,
-            "it says that it publishes no events: nothing of it can be known",
-            switch_on(off[0]),
-            expected="events",
-            got="none",
-            ranks=ranks_of(off),
-        )
+class _Fault(NamedTuple):
+    """What an engine says of its settings that is wrong whatever else is known.
+
+    Attributes:
+        code: of the diagnosis.
+        holds: whether the engine says so.
+        cause, expected, got: see `Diagnosis`.
+        remedy: the same, of a rank whose engine says so.
+    """
+
+    code: Code
+    holds: Callable[[EngineFacts], bool]
+    cause: str
+    remedy: Callable[[ServiceView], str]
+    expected: str
+    got: str
 
 
-def _prefix_caching_off(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    off = _those(patient, lambda facts: facts.caches is False)
-    if off:
-        yield Diagnosis(
-            Code.PREFIX_CACHING_OFF,
-            "it says that prefix caching is switched off: it computes each prompt whole",
-            "start vLLM with --enable-prefix-caching, SGLang without --disable-radix-cache",
-            expected="on",
-            got="off",
-            ranks=ranks_of(off),
-        )
-
-
-def _asleep(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    asleep = _those(patient, lambda facts: facts.is_asleep is True)
-    if asleep:
-        yield Diagnosis(
-            Code.ASLEEP,
-            "it was put to sleep: it serves nothing, and has given up its cache without saying so"
-            " to the index",
+_FAULTS: Final = (
+    _Fault(
+        Code.EVENTS_OFF,
+        lambda facts: facts.publishes is False,
+        "it says that it publishes no events: nothing of it can be known",
+        switch_on,
+        expected="events",
+        got="none",
+    ),
+    _Fault(
+        Code.PREFIX_CACHING_OFF,
+        lambda facts: facts.caches is False,
+        "it says that prefix caching is switched off: it computes each prompt whole",
+        lambda one: "start vLLM with --enable-prefix-caching, SGLang without --disable-radix-cache",
+        expected="on",
+        got="off",
+    ),
+    _Fault(
+        Code.ASLEEP,
+        lambda facts: facts.is_asleep is True,
+        "it was put to sleep: it serves nothing, and has given up its cache without saying so to"
+        " the index",
+        lambda one: (
             "wake it (vLLM: POST /wake_up), and clear its cache (POST /reset_prefix_cache); or"
-            " unregister it until then",
-            expected="awake",
-            got="asleep",
-            ranks=ranks_of(asleep),
-        )
+            " unregister it until then"
+        ),
+        expected="awake",
+        got="asleep",
+    ),
+)
+
+
+def _faults(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    for fault in _FAULTS:
+        if ranks := _those(patient, fault.holds):
+            yield Diagnosis(
+                fault.code,
+                fault.cause,
+                fault.remedy(ranks[0]),
+                expected=fault.expected,
+                got=fault.got,
+                ranks=ranks_of(ranks),
+            )
 
 
 def _model_name(patient: Patient, now: float) -> Iterator[Diagnosis]:
@@ -113,5 +135,5 @@ def _clock(patient: Patient, now: float) -> Iterator[Diagnosis]:
         )
 
 
-SAID: Final = (_events_off, _prefix_caching_off, _asleep, _model_name, _ranks, _clock)
+SAID: Final = (_faults, _model_name, _ranks, _clock)
 """What of it is looked at."""

@@ -15,11 +15,10 @@ from typing import Final, NamedTuple
 from bridge.engine_http.address import read_base_url
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
-from query_api.http.requests.registrations import Unregistration
 from query_api.ports import PublisherRegistry, View
 from schemas.engine_facts import EngineFacts
 from schemas.errors import NotRegisteredError, RepriseError, StorageError
-from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, PublisherKind, Registration, Unregistration
 from schemas.troubles import shortened
 
 ENROLL_AGAIN_S: Final = 30.0  # how often an engine is asked whether it is still the same
@@ -172,7 +171,7 @@ class Enrollment:
             is_here = (one.instance_id, one.http_url) == (found[0].instance_id, base_url)
             if is_here and one.publisher not in publishers:
                 with suppress(NotRegisteredError):
-                    await self._registry.unregister(**Unregistration.of(one)._asdict())
+                    await self._registry.unregister(Unregistration.of(one))
 
     async def _answered(self, base_url: str) -> _Answered:
         """Whose engine it is, and what it says."""

@@ -29,7 +29,6 @@ from schemas.limits import INCARNATION_MAX, MIB
 from storage.files import read_file
 from storage.rocksdb import disk_errors
 
-# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_STATE_BYTES_MAX: Final = 64 * MIB  # of the file that names the workers of the last run
 
 _logger = logging.getLogger(__name__)

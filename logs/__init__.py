@@ -3,7 +3,7 @@
 There is one machine with two stores. A log of the embedded form is a directory (`embedded.py`), a
 log of the distributed form is the partitions of a topic (`topic.py`). Events, routing, answers,
 commands and the registry are its users. Two things of events are their own: what the embedded form
-cannot append waits in `bridge.delivery.log_sink`, and its publishers meanwhile; and Faust has the
+cannot append waits, and its publishers meanwhile (`bridge.delivery.log_sink`); and Faust has the
 worker follow them.
 
     interface.py         what a log is: entries, bounds, reading, appending
@@ -17,6 +17,8 @@ worker follow them.
     producer.py          the store in Kafka, writing: a producer that is started and replaced
     batch_writer.py      writes one partition, a batch at a time
     entry_writer.py      single messages, each answered once the topic has it
+
+    waiting_appends.py   appends to a store on this disk that wait while the disk fails
 
     source.py            what a writer takes from: a queue, how its items become bytes, counts
     embedded_writer.py   writes a source by windows; what the disk refuses is dropped

@@ -1,12 +1,12 @@
-"""What reads or writes a log, tried again whatever becomes of Kafka.
+"""What reads or writes a log, or something like one, tried again whatever becomes of where it is.
 
 What goes wrong has one place each, in `Attempts.run`.
 """
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from brokers.backoff import Backoff
-from brokers.errors import AWAY
 from schemas.errors import ConfigurationError, StorageError
 
 
@@ -23,7 +23,13 @@ class Attempts(ABC):
 
     Args:
         retry_first_s, retry_max_s: the pauses between attempts, see `Backoff`.
+
+    Attributes:
+        away_when: what an attempt raises while what it needs is away; of Kafka that is
+            `brokers.errors.AWAY`, which takes its client.
     """
+
+    away_when: ClassVar[tuple[type[Exception], ...]] = ()
 
     def __init__(self, *, retry_first_s: float, retry_max_s: float) -> None:
         self.backoff = Backoff(retry_first_s, retry_max_s)
@@ -45,19 +51,24 @@ class Attempts(ABC):
         """The topics or Kafka cannot be used as they are; returns True to end `run`. Here: as any
         error that nothing expects.
         """
-        return self.failed(error)
+        self.failed(error)
+        return None
 
-    @abstractmethod
     def away(self, error: Exception) -> None:
-        """Kafka is away, stands still, or has refused what was written."""
+        """Kafka is away, stands still, or has refused what was written. Here: as any error that
+        nothing expects.
+        """
+        self.failed(error)
 
     def disk_failed(self, error: StorageError) -> None:
         """A disk of the user failed. Here: as any error that nothing expects."""
         self.failed(error)
 
-    @abstractmethod
     def failed(self, error: Exception) -> None:
-        """Logs and counts an error of this program; called while it is handled."""
+        """Logs and counts an error of this program; called while it is handled. Here: ends `run`
+        with it, where somebody keeps the user running.
+        """
+        raise error
 
     # The one loop
 
@@ -73,7 +84,9 @@ class Attempts(ABC):
             except ConfigurationError as error:
                 if self.refused(error):
                     return
-            except (*AWAY, StalledError) as error:
+            except StalledError as error:
+                self.away(error)
+            except self.away_when as error:
                 self.away(error)
             except StorageError as error:
                 self.disk_failed(error)

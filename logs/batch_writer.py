@@ -8,6 +8,7 @@ import asyncio
 from abc import abstractmethod
 
 from brokers.client_types import Batch, Producer, SentBatch
+from brokers.errors import AWAY
 from logs.attempts import Attempts
 from logs.producer import ReplaceableProducer
 
@@ -22,6 +23,8 @@ class BatchWriter(Attempts):
         retry_first_s, retry_max_s: see `Attempts`.
         late_s: how often `late` is called while a batch is under way, in seconds; None for never.
     """
+
+    away_when = AWAY
 
     def __init__(
         self,

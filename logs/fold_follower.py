@@ -59,6 +59,29 @@ class FollowedLog(NamedTuple):
     meanwhile: str
 
 
+class LogAccess(NamedTuple):
+    """How a followed log is reached.
+
+    Attributes:
+        make_consumer: see `Follower`.
+        prepare: makes and checks its topics, within a bound.
+        read_past: reads from an offset on behind damage.
+    """
+
+    make_consumer: Callable[[], Consumer]
+    prepare: Callable[[], Awaitable[None]]
+    read_past: Callable[[int], Awaitable[list[LogEntry]]]
+
+    @classmethod
+    def in_kafka(cls, log: FollowedLog, options: ClientOptions) -> "LogAccess":
+        """Of a log that is in Kafka."""
+        return cls(
+            lambda: Clients(options).replica_reader(every_offset=True),
+            lambda: ensure_topics_now(log.settings, log.specs),
+            lambda start: read_past_corruption(options, *log.partition, start),
+        )
+
+
 class FoldFollower(Follower):
     """See the module.
 
@@ -72,18 +95,13 @@ class FoldFollower(Follower):
     def __init__(
         self,
         log: FollowedLog,
-        options: ClientOptions,
+        access: LogAccess,
         condition: SharedCondition,
-        *,
-        make_consumer: Callable[[], Consumer] | None = None,
-        prepare: Callable[[], Awaitable[None]] | None = None,
-        read_past: Callable[[int], Awaitable[list[LogEntry]]] | None = None,
     ) -> None:
         """Args:
         log: what is followed.
-        options: of the clients.
+        access: how it is reached.
         condition: set while it cannot be read.
-        make_consumer, prepare, read_past: in place of Kafka.
         """
         super().__init__(
             poll_ms=REPLICA_POLL_MS,
@@ -99,13 +117,7 @@ class FoldFollower(Follower):
         self._log = log
         self._part = log.partition
         self._condition = condition
-        self._make_consumer = make_consumer or (
-            lambda: Clients(options).replica_reader(every_offset=True)
-        )
-        self._prepare = prepare or (lambda: ensure_topics_now(log.settings, log.specs))
-        self._read_past = read_past or (
-            lambda start: read_past_corruption(options, *log.partition, start)
-        )
+        self._access = access
         self._is_begun = False
 
     @property
@@ -167,11 +179,11 @@ class FoldFollower(Follower):
 
     async def prepare(self) -> None:
         """See `Follower`."""
-        await self._prepare()
+        await self._access.prepare()
 
     def make_consumer(self) -> Consumer:
         """See `Follower`."""
-        return self._make_consumer()
+        return self._access.make_consumer()
 
     async def begin(self, consumer: Consumer) -> None:
         """See `Follower`: where it was, or the checkpoint where the log does not have that."""
@@ -194,7 +206,7 @@ class FoldFollower(Follower):
     async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
         """See `Follower`: what cannot be read is left out, and counted."""
         logger.error("%s; reading past it", error)
-        await self.fold(await self._read_past(self.next))
+        await self.fold(await self._access.read_past(self.next))
         consumer.seek(self._part, self.next)
 
     async def turned(self, consumer: Consumer, *, has_read: bool) -> None:

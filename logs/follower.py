@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from brokers.client_internals import start_client
 from brokers.client_types import Consumer, Message, Partition
 from brokers.errors import (
+    AWAY,
     CorruptRecordException,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -50,6 +51,8 @@ class Follower(Attempts):
         self._records_max = records_max
         self._look_s = look_s
         self._leave_s = leave_s
+
+    away_when = AWAY
 
     # Of the user: reading
 

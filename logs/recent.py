@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from brokers.client_types import Consumer, Message, Partition
 from brokers.clients import Clients
-from brokers.errors import CorruptRecordException, DamagedError
+from brokers.errors import CorruptRecordException, DamagedPartitionError
 from brokers.options import ClientOptions
 from brokers.topics import count_partitions
 from logs.follower import Follower, Messages
@@ -134,7 +134,7 @@ class RecentFollower(Follower):
 
     async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
         """See `Follower`: reads on behind it."""
-        if not isinstance(error, DamagedError):
+        if not isinstance(error, DamagedPartitionError):
             raise error
         self.damaged_places += 1
         logger.warning("Part of %s is damaged: %s. Reading on behind it", self.spoken, error)

@@ -11,7 +11,7 @@ from schemas.conditions import Condition, is_ready, problem
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
 from schemas.memory_segments import SegmentKey, SegmentStanding, SegmentState
 from schemas.positions import Position, PublisherState
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import PublisherKind, Registration, Unregistration
 from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 
@@ -268,15 +268,7 @@ class PublisherRegistry(Protocol):
         """
         ...
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """Forgets the publishers that match, with their blocks; None matches any. Returns them.
 
         Raises:

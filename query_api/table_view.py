@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from query_api.changes import Changes
+from query_api.change_signal import ChangeSignal
 from query_api.gaps import LedgerView
 from query_api.ports import Positions, SegmentView, ServiceView
 from query_api.segments import segment_views
@@ -48,11 +48,11 @@ class TableView(ABC):
     def __init__(
         self,
         *,
-        changes: Changes | None = None,
+        changes: ChangeSignal | None = None,
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
         wall_clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
-        self._changes = Changes() if changes is None else changes
+        self._changes = ChangeSignal() if changes is None else changes
         self._now = clock
         self._wall_clock = wall_clock
 

@@ -8,10 +8,17 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+from bridge.link_numbers import NO_LINK, next_of
 from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
-from replay.capture.format import CaptureEntry, EntryFlag, Kind, MalformedError, decode_frames
+from replay.capture.format import (
+    CaptureEntry,
+    CaptureKind,
+    EntryFlag,
+    MalformedError,
+    decode_frames,
+)
 from replay.capture.reader import Capture
 from schemas.arrays import ArrayPacker
 from schemas.identities import PublisherKey
@@ -68,7 +75,7 @@ class CaptureRecords:
         self._intake = Intake(self._sequencers.get)
         self._registrations: list[Registration] = []
         self._messages = 0
-        if capture.header.kind is Kind.FRAMES:
+        if capture.header.kind is CaptureKind.FRAMES:
             given = registrations or {}
             self._registrations = [
                 self._registration(lane, given.get(lane)) for lane in capture.lanes
@@ -134,7 +141,7 @@ class CaptureRecords:
                 offset += 1
 
     def _windows(self) -> Iterator[tuple[float, list[RegisteredRecord] | list[SequencedRecord]]]:
-        links = [1] * len(self._registrations)
+        links = [next_of(NO_LINK)] * len(self._registrations)
         publishers, seen = self._publishers, set[int]()
         window: list[RawMessage] = []
         ends_at, begun_at, left_bytes = 0.0, 0.0, 0
@@ -151,7 +158,7 @@ class CaptureRecords:
                 seen.add(lane)
                 yield time, [self._registered(lane, time)]
             if flags & _NEW_LINK:
-                links[lane] += 1
+                links[lane] = next_of(links[lane])
             frames = self._frames_of(lane, position, value)
             window.append(RawMessage(publishers[lane], frames, time, links[lane]))
             left_bytes -= len(value)

@@ -135,7 +135,7 @@ class ReplayedTable:
         yield from digest_lines(self.kernel)
 
 
-class Pace:
+class ReplayPace:
     """Lets what is replayed come as it happened, or so many times as fast.
 
     Args:
@@ -176,7 +176,7 @@ def fold_capture(
     table: ReplayedTable,
     *,
     total: int | None,
-    pace: Pace | None = None,
+    pace: ReplayPace | None = None,
     tell: Tell = silent,
     stopped: StopCheck = never,
 ) -> bool:

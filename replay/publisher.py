@@ -16,7 +16,7 @@ from bridge.publisher.replay_client import END_SEQUENCE
 from bridge.sockets.endpoints import split_endpoint
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_TOLD_RECORDS
 from replay.capture.errors import CaptureError
-from replay.folding import Pace
+from replay.folding import ReplayPace
 from replay.wire_batches import WireMessage
 from schemas.clock import REAL_CLOCK
 from schemas.limits import MIB, PORT_MAX
@@ -242,10 +242,10 @@ class CapturePublishers:
 
         Args:
             messages: of the capture.
-            speed: see `Pace`.
+            speed: see `ReplayPace`.
             tell: called now and then.
         """
-        pace = Pace(speed, stopped=self._stopped, clock=self._clock, sleep=self.serve)
+        pace = ReplayPace(speed, stopped=self._stopped, clock=self._clock, sleep=self.serve)
         for number, message in enumerate(messages):
             publisher = self.publishers.get(message.publisher)
             if publisher is None:

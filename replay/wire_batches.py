@@ -19,7 +19,7 @@ import msgspec
 
 from bridge.wire.batch import read_sequence
 from replay.capture.errors import CaptureDamagedError
-from replay.capture.format import Kind, MalformedError, PublisherSource, decode_frames
+from replay.capture.format import CapturedPublisher, CaptureKind, MalformedError, decode_frames
 from replay.capture.reader import Capture
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError, WireError
@@ -66,7 +66,7 @@ class Outgoing:
         self._capture = capture
         self._renumber = renumber
         self._publishers: dict[PublisherKey, int] = {}
-        if capture.header.kind is Kind.FRAMES:
+        if capture.header.kind is CaptureKind.FRAMES:
             publishers = capture.header.publishers
             self.names = [_name_of(publishers[lane]) for lane in capture.lanes]
             return
@@ -85,7 +85,7 @@ class Outgoing:
         Raises:
             CaptureDamagedError: the capture cannot be read further.
         """
-        if self._capture.header.kind is Kind.FRAMES:
+        if self._capture.header.kind is CaptureKind.FRAMES:
             yield from self._frames()
             return
         lanes = [_Numbering(name, renumber=self._renumber) for name in self._publishers]
@@ -125,7 +125,7 @@ class Outgoing:
                 yield WireMessage(entry.lane, entry.time, sequence, frames)
 
 
-def _name_of(publisher: PublisherSource) -> str:
+def _name_of(publisher: CapturedPublisher) -> str:
     registration = publisher.registration
     return publisher.endpoint if registration is None else registration.service_key
 

@@ -38,58 +38,79 @@ _SEED_DIGITS_MAX: Final = len(str(2**64 - 1))
 LOG_LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `reprise up` runs with.
+class AnsweringSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What every role that answers queries runs with.
 
     Attributes:
-        data: directory of the log and the table; made where it is missing.
-        seed: of the prefix hash, u64; changing it rebuilds the table from the log.
+        seed: of the prefix hash, u64; the same for every role.
         kernel: "rust", "reference", or None for the fastest there is.
         default_wire: see `query_api.http.app.create_app`.
-        log_sync_s: an acknowledged event is lost to a power cut only if it is younger than this.
-        table_flush_s: how often the table's changes are written.
-        log_retention_bytes, log_retention_s: how much of the log is kept.
         history_bytes: how much of the past is kept for `as_of`; 0 for none.
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         only_exact: whether queries leave out instances that are not `exact`.
-        lmcache: serves LMCache's workers as their controller; None: it does not.
         grpc: where routers ask by gRPC; None: nowhere.
         gateway: answers OpenAI's API by the engines; None: it does not.
-        act_s: how often it acts on its own advice; 0 for never. Needs `lmcache`.
+        act_s: how often it acts on its own advice; 0 for never.
         access: who may ask.
         tls: how HTTP and gRPC are encrypted; None: they are not.
-        memory: where segments of memory are; None for nowhere.
         routing: what decisions go by where a request does not say otherwise.
         select_service: whether it can be asked as Dynamo's select service, too.
-        scrape_load_s: how often engines are asked for their load; 0 for never.
         token_files: directories of models, by name; text is made tokens of by their files.
     """
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
-    data: Path = Path("data")
     seed: int = DEFAULT_SEED
-    log_level: str = "INFO"
     kernel: str | None = None
     default_wire: Wire = Wire.JSON
-    log_sync_s: float = LOG_SYNC_S
-    table_flush_s: float = TABLE_FLUSH_S
-    log_retention_bytes: int = LOG_RETENTION_BYTES
-    log_retention_s: float = LOG_RETENTION_S
     history_bytes: int = HISTORY_BYTES
     audit_rate: float = 0.0
     only_exact: bool = False
-    lmcache: "LmcacheSettings | None" = None
-    memory: MemorySettings | None = None
     routing: RouterSettings = RouterSettings()
     select_service: bool = False
-    scrape_load_s: float = 0.0
     grpc: GrpcSettings | None = None
     gateway: "GatewaySettings | None" = None
     act_s: float = 0.0
     access: AccessSettings = AccessSettings()
     tls: TlsSettings | None = None
     token_files: Mapping[str, Path] = {}
+
+    def __post_init__(self) -> None:
+        """Raises ConfigurationError where the rate or the period is none."""
+        if not 0 <= self.audit_rate <= 1:
+            raise ConfigurationError(
+                f"Expected a share of answers to audit from 0 to 1, got: {self.audit_rate}"
+            )
+        least, most = limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S
+        if self.act_s and not least <= self.act_s <= most:
+            raise ConfigurationError(
+                f"Expected to look at advice each {least:g} to {most:g} s, got: {self.act_s}"
+            )
+
+
+class Settings(AnsweringSettings, frozen=True, kw_only=True):
+    """What `reprise up` runs with; to act on advice it needs `lmcache`.
+
+    Attributes:
+        data: directory of the log and the table; made where it is missing. Another seed rebuilds
+            the table from the log.
+        log_sync_s: an acknowledged event is lost to a power cut only if it is younger than this.
+        table_flush_s: how often the table's changes are written.
+        log_retention_bytes, log_retention_s: how much of the log is kept.
+        lmcache: serves LMCache's workers as their controller; None: it does not.
+        memory: where segments of memory are; None for nowhere.
+        scrape_load_s: how often engines are asked for their load; 0 for never.
+    """
+
+    data: Path = Path("data")
+    log_level: str = "INFO"
+    log_sync_s: float = LOG_SYNC_S
+    table_flush_s: float = TABLE_FLUSH_S
+    log_retention_bytes: int = LOG_RETENTION_BYTES
+    log_retention_s: float = LOG_RETENTION_S
+    lmcache: "LmcacheSettings | None" = None
+    memory: MemorySettings | None = None
+    scrape_load_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -102,8 +123,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigurationError(
                 f"Expected a log retention of at least 0 seconds, got: {self.log_retention_s}"
             )
-        check_audit_rate(self.audit_rate)
-        check_act_period(self.act_s)
+        super().__post_init__()
         if self.act_s and (self.lmcache is None or self.lmcache.address is None):
             raise ConfigurationError(
                 "Expected --lmcache HOST beside acting.on, got acting.on alone: only LMCache's"
@@ -123,21 +143,6 @@ def check_log_level(level: str) -> None:
     if level not in LOG_LEVELS:
         expected = ", ".join(LOG_LEVELS)
         raise ConfigurationError(f"Expected a log level of {expected}, got: {level}")
-
-
-def check_audit_rate(rate: float) -> None:
-    """Raises ConfigurationError where it is no share."""
-    if not 0 <= rate <= 1:
-        raise ConfigurationError(f"Expected a share of answers to audit from 0 to 1, got: {rate}")
-
-
-def check_act_period(seconds: float) -> None:
-    """Raises ConfigurationError where it is neither 0 nor a period that may be set."""
-    least, most = limits.ACT_PERIOD_MIN_S, limits.ACT_PERIOD_MAX_S
-    if seconds and not least <= seconds <= most:
-        raise ConfigurationError(
-            f"Expected to look at advice each {least:g} to {most:g} s, got: {seconds}"
-        )
 
 
 def seed_from(environment: Mapping[str, str]) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from routing.decisions.queue import RoutingQueue
 
 
-class RoutingState(Protocol):
+class RoutingLogState(Protocol):
     """What has the routing log: on the disk, or in Kafka."""
 
     @property
@@ -64,7 +64,7 @@ class RoutingState(Protocol):
         ...
 
 
-def _dropped(state: RoutingState) -> Samples:
+def _dropped(state: RoutingLogState) -> Samples:
     counts = state.live.counts()
     return [
         (("no_room",), counts["overflowed"]),
@@ -74,7 +74,7 @@ def _dropped(state: RoutingState) -> Samples:
     ]
 
 
-def _forgotten(state: RoutingState) -> Samples:
+def _forgotten(state: RoutingLogState) -> Samples:
     """Of everything that is bounded, so that each is there before anything is forgotten."""
     here = state.live.forgotten
     counts = {
@@ -85,22 +85,22 @@ def _forgotten(state: RoutingState) -> Samples:
     return by_label(counts | state.folded.read(lambda fold: fold.forgotten))
 
 
-def _noted(state: RoutingState) -> Totals:
+def _noted(state: RoutingLogState) -> Totals:
     """Sums over all promises that this service has folded, as they are now."""
     return state.folded.read(lambda fold: deepcopy(fold.observations.totals.noted))
 
 
-def _by_name(state: RoutingState, **values: Callable[[Totals], int]) -> Samples:
+def _by_name(state: RoutingLogState, **values: Callable[[Totals], int]) -> Samples:
     noted = _noted(state)
     return [((name,), float(value(noted))) for name, value in values.items()]
 
 
-def _fields(state: RoutingState, *names: str) -> Samples:
+def _fields(state: RoutingLogState, *names: str) -> Samples:
     noted = _noted(state)
     return [((name,), float(getattr(noted, name))) for name in names]
 
 
-def _lost(state: RoutingState) -> Samples:
+def _lost(state: RoutingLogState) -> Samples:
     noted = _noted(state)
     return [
         (("workload", ""), noted.workload),
@@ -114,7 +114,7 @@ def _lost(state: RoutingState) -> Samples:
     ]
 
 
-ROUTING: Final[tuple[Family[RoutingState] | Histogram[RoutingState], ...]] = (
+ROUTING: Final[tuple[Family[RoutingLogState] | Histogram[RoutingLogState], ...]] = (
     gauge(
         "reprise_routing_under_way",
         "Requests that were routed and have neither ended nor expired, as far as this service"

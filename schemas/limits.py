@@ -141,8 +141,6 @@ HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it ha
 
 # memory: segments of a directory. What is left out: reprise_memory_files_skipped by reason.
 MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: some 15 us a segment
-MEMORY_PERIOD_MIN_S: Final = 0.25  # the shortest period that may be set
-MEMORY_PERIOD_MAX_S: Final = 60.0  # the longest period that may be set
 REPEATS_DOUBTED: Final = 2  # batches after the first under one number: no restart, but a constant
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
 MEMORY_REPEAT_S: Final = 30.0  # a segment that does not change is written again
@@ -287,8 +285,7 @@ assert ACT_HORIZON_S <= ACT_REMEMBERED_S, "what was done within the horizon is r
 assert ACT_COMMANDS_MAX < COMMANDS_WAITING_MAX, "people's own commands have room"
 
 # memory
-assert MEMORY_PERIOD_MIN_S <= MEMORY_PERIOD_S <= MEMORY_PERIOD_MAX_S, "the default must be allowed"
-assert MEMORY_PERIOD_MAX_S + MEMORY_REPEAT_S <= MEMORY_STALE_S, (
+assert MEMORY_PERIOD_S + MEMORY_REPEAT_S <= MEMORY_STALE_S, (
     "a segment that is read is not stale, however seldom it is"
 )
 

@@ -47,7 +47,7 @@ class SegmentKey(NamedTuple):
     segment: Name
 
 
-class Change(StrEnum):
+class SegmentChange(StrEnum):
     """Why a record was written, as its bridge saw it."""
 
     APPEARED = "appeared"  # the bridge sees it for the first time: the bridge itself may be new
@@ -89,7 +89,7 @@ class MemoryRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", 
         host: where the segment is, as the bridge was told to call it.
         segment: its name.
         bridge: which run of a bridge has read it, as in heartbeats.
-        change: a `Change`.
+        change: a `SegmentChange`.
         inode: of the file.
         total: the limit of the KV cache, bytes.
         used: in use, bytes of whole pages.

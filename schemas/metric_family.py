@@ -18,16 +18,16 @@ Samples = Iterable[tuple[tuple[str, ...], float]]
 """Values of the labels, and the value, of each sample."""
 
 
-class Kind(Enum):
+class MetricKind(Enum):
     """How Prometheus treats the values."""
 
     GAUGE = "gauge"
     COUNTER = "counter"
 
 
-_EMPTY: Final[Mapping[Kind, type[GaugeMetricFamily] | type[CounterMetricFamily]]] = {
-    Kind.GAUGE: GaugeMetricFamily,
-    Kind.COUNTER: CounterMetricFamily,
+_EMPTY: Final[Mapping[MetricKind, type[GaugeMetricFamily] | type[CounterMetricFamily]]] = {
+    MetricKind.GAUGE: GaugeMetricFamily,
+    MetricKind.COUNTER: CounterMetricFamily,
 }
 
 
@@ -41,7 +41,7 @@ class Family(NamedTuple, Generic[SourceT]):
         samples: reads them off the source at a scrape.
     """
 
-    kind: Kind
+    kind: MetricKind
     name: str
     help: str
     labels: tuple[str, ...]
@@ -82,26 +82,26 @@ class Histogram(NamedTuple, Generic[SourceT]):
 
 def gauge(name: str, text: str, value: Callable[[SourceT], float]) -> Family[SourceT]:
     """One value that rises and falls."""
-    return Family(Kind.GAUGE, name, text, (), lambda source: [((), float(value(source)))])
+    return Family(MetricKind.GAUGE, name, text, (), lambda source: [((), float(value(source)))])
 
 
 def counter(name: str, text: str, value: Callable[[SourceT], float]) -> Family[SourceT]:
     """One count that only rises; `name` without `_total`."""
-    return Family(Kind.COUNTER, name, text, (), lambda source: [((), float(value(source)))])
+    return Family(MetricKind.COUNTER, name, text, (), lambda source: [((), float(value(source)))])
 
 
 def gauges(
     name: str, text: str, labels: tuple[str, ...], samples: Callable[[SourceT], Samples]
 ) -> Family[SourceT]:
     """Values by labels."""
-    return Family(Kind.GAUGE, name, text, labels, samples)
+    return Family(MetricKind.GAUGE, name, text, labels, samples)
 
 
 def counters(
     name: str, text: str, labels: tuple[str, ...], samples: Callable[[SourceT], Samples]
 ) -> Family[SourceT]:
     """Counts by labels; `name` without `_total`."""
-    return Family(Kind.COUNTER, name, text, labels, samples)
+    return Family(MetricKind.COUNTER, name, text, labels, samples)
 
 
 def by_label(counts: Mapping[str, float]) -> Samples:

@@ -38,9 +38,14 @@ POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each o
 
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
-others as their makers do: `TensorRT-LLM`, `Dynamo`. Each
-is a module of `bridge/wire/`, but for those of `SELF_REGISTERED`.
+others as their makers do: `TensorRT-LLM`, `Dynamo`. Errors and documents call it the same.
 """
+
+VLLM: Final = PublisherKind("vLLM")
+TENSORRT_LLM: Final = PublisherKind("TensorRT-LLM")
+SGLANG: Final = PublisherKind("SGLang")
+MOONCAKE: Final = PublisherKind("Mooncake")
+DYNAMO: Final = PublisherKind("Dynamo")
 
 LMCACHE: Final = PublisherKind("LMCache")
 """A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
@@ -48,22 +53,51 @@ LMCACHE: Final = PublisherKind("LMCache")
 LMCACHE_TOPIC: Final = PublisherKind("LMCache-MP")
 """A server of LMCache's multi-process mode, which writes a Kafka topic of its own."""
 
-SELF_REGISTERED: Final = frozenset({LMCACHE, LMCACHE_TOPIC})
-"""Kinds that are nowhere registered by a client: their bridge writes into the log that they are
-there, once it has heard of them, and the registry knows nothing of them.
-"""
-
-
 NO_EVENTS: Final = PublisherKind("none")
 """An engine that publishes no events: nothing is followed, and it has no part in the table or in
 answers to queries. Decisions alone say what it holds (`routing.observed.predicted_blocks`).
 """
 
-POOLS: Final = frozenset({PublisherKind("Mooncake")})
-"""Kinds that publish what a pool holds that every instance of the scope reads."""
 
-MANY_RANKS: Final = frozenset({PublisherKind("Dynamo"), PublisherKind("TensorRT-LLM")})
-"""Kinds of which the events of several ranks may come in one stream."""
+class KindFacts(NamedTuple):
+    """What is known of all publishers of a kind.
+
+    Attributes:
+        is_self_registered: no client registers it: its bridge writes into the log that it is there,
+            once it has heard of it, and the registry knows nothing of it.
+        is_pool: it publishes what a pool holds that every instance of the scope reads.
+        has_many_ranks: the events of several ranks may come in one stream.
+        pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
+    """
+
+    is_self_registered: bool = False
+    is_pool: bool = False
+    has_many_ranks: bool = False
+    pod_label: str = ""
+
+
+PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
+    VLLM: KindFacts(pod_label="vllm"),
+    TENSORRT_LLM: KindFacts(has_many_ranks=True, pod_label="tensorrt-llm"),
+    SGLANG: KindFacts(pod_label="sglang"),
+    MOONCAKE: KindFacts(is_pool=True),
+    DYNAMO: KindFacts(has_many_ranks=True),
+    LMCACHE: KindFacts(is_self_registered=True),
+    LMCACHE_TOPIC: KindFacts(is_self_registered=True),
+    NO_EVENTS: KindFacts(pod_label="none"),
+}
+"""The kinds of publishers of which anything is known. Those that a client registers have a decoder,
+in `bridge.wire.SOURCES`, and what of this is not so needs no entry here. How the HTTP server of a
+kind is asked is in `bridge/engine_http/`.
+"""
+
+_OTHER_KIND: Final = KindFacts()
+
+
+def facts_of(kind: PublisherKind) -> KindFacts:
+    """What is known of the kind; nothing of one that a newer version registered."""
+    return PUBLISHER_KINDS.get(kind, _OTHER_KIND)
+
 
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
@@ -226,12 +260,17 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def is_pool(self) -> bool:
         """Whether it is a pool that all instances share, and no instance itself."""
-        return self.kind in POOLS
+        return facts_of(self.kind).is_pool
+
+    @property
+    def is_self_registered(self) -> bool:
+        """Whether no client registers it, and the registry knows nothing of it."""
+        return facts_of(self.kind).is_self_registered
 
     @property
     def has_other_ranks(self) -> bool:
         """Whether its stream may have the events of other ranks, too."""
-        return self.kind in MANY_RANKS
+        return facts_of(self.kind).has_many_ranks
 
     @property
     def stream(self) -> StreamKey:
@@ -273,21 +312,35 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
         return service_key(self.tenant_id, self.instance_id, self.dp_rank)
 
-    def matches(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> bool:
-        """Whether `/unregister` of these means this one; None matches any."""
-        ours = (self.tenant_id, self.pool or self.instance_id, self.dp_rank)
+
+class Unregistration(NamedTuple):
+    """Which publishers are registered no more; None matches any."""
+
+    tenant_id: str
+    instance_id: str
+    dp_rank: int
+    model_name: str | None = None
+    block_size: int | None = None
+
+    @classmethod
+    def of(cls, registration: Registration) -> "Unregistration":
+        """This one alone."""
+        one = registration
+        return cls(one.tenant_id, one.instance_id, one.dp_rank, one.model_name, one.block_size)
+
+    @property
+    def service_key(self) -> str:
+        """See `Registration.service_key`."""
+        return service_key(self.tenant_id, self.instance_id, self.dp_rank)
+
+    def matches(self, registration: Registration) -> bool:
+        """Whether this one is meant; a pool is meant by its own name, which no member has."""
+        one = registration
+        ours = (one.tenant_id, one.pool or one.instance_id, one.dp_rank)
         return (
-            ours == (tenant_id, instance_id, dp_rank)
-            and model_name in (None, self.model_name)
-            and block_size in (None, self.block_size)
+            ours == (self.tenant_id, self.instance_id, self.dp_rank)
+            and self.model_name in (None, one.model_name)
+            and self.block_size in (None, one.block_size)
         )
 
 
@@ -415,7 +468,7 @@ def _has_other_block_size(other: Registration, registration: Registration) -> bo
     """
     if other.block_size == registration.block_size or other.is_pool or registration.is_pool:
         return False
-    if other.kind in SELF_REGISTERED or registration.kind in SELF_REGISTERED:
+    if other.is_self_registered or registration.is_self_registered:
         return False
     if not (other.has_events and registration.has_events):
         return False

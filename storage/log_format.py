@@ -18,7 +18,7 @@ _FIRST: Final = struct.Struct("<IHBQ")
 _NONE, _WHOLE, _BEGIN, _LAST = 0, 1, 2, 4
 
 
-class Ending(Enum):
+class LogEnding(Enum):
     """How a log ends."""
 
     WHOLE = "with a whole record"
@@ -26,7 +26,7 @@ class Ending(Enum):
     ZEROS = "in zeros"
 
 
-def ending_of(file: Path) -> Ending:
+def ending_of(file: Path) -> LogEnding:
     """How the log ends; checksums are RocksDB's business. Cost O(records)."""
     content = file.read_bytes()
     at, kind = 0, _LAST
@@ -36,12 +36,12 @@ def ending_of(file: Path) -> Ending:
             at += rest
             continue
         if at + _RECORD.size > len(content):
-            return Ending.PARTIAL
+            return LogEnding.PARTIAL
         _, length, kind = _RECORD.unpack_from(content, at)
         if kind == _NONE and not length:
-            return Ending.ZEROS
+            return LogEnding.ZEROS
         at += _RECORD.size + length
-    return Ending.WHOLE if at == len(content) and kind in (_WHOLE, _LAST) else Ending.PARTIAL
+    return LogEnding.WHOLE if at == len(content) and kind in (_WHOLE, _LAST) else LogEnding.PARTIAL
 
 
 def first_sequence(file: Path) -> int | None:
@@ -56,4 +56,4 @@ def first_sequence(file: Path) -> int | None:
 
 def zeroed_logs(path: Path) -> list[str]:
     """Names of the write-ahead logs that end in zeros, where once there was something."""
-    return sorted(file.name for file in path.glob("*.log") if ending_of(file) is Ending.ZEROS)
+    return sorted(file.name for file in path.glob("*.log") if ending_of(file) is LogEnding.ZEROS)

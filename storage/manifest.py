@@ -15,7 +15,7 @@ from pathlib import Path
 from rocksdict import AccessType, Options, Rdict
 
 from schemas.errors import DamagedError
-from storage.log_format import Ending, ending_of, first_sequence
+from storage.log_format import LogEnding, ending_of, first_sequence
 
 
 def check_manifest(name: str, path: Path, options: Options) -> None:
@@ -35,7 +35,7 @@ def check_manifest(name: str, path: Path, options: Options) -> None:
             raise _damaged(name, path, "CURRENT", "it is missing, and data files are there")
         return
     manifest = path / (path / "CURRENT").read_bytes().decode("ascii", "replace").strip()
-    if manifest.name in names and ending_of(manifest) is not Ending.WHOLE:
+    if manifest.name in names and ending_of(manifest) is not LogEnding.WHOLE:
         starts = [first_sequence(file) for file in path.glob("*.log")]
         first = min((start for start in starts if start is not None), default=None)
         last = _sequence_of_edits(path, options)

@@ -21,7 +21,7 @@ from schemas.events import BlockEvent, StoredBlocks, encode_events
 from schemas.identities import Medium, Offset, PrefixScope, PublisherKey
 from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Position, PublisherState
-from schemas.registration import PublisherKind, Registration, replaced_by
+from schemas.registration import PublisherKind, Registration, Unregistration, replaced_by
 from streams.kernel.interface import Kernel, PublisherId
 from streams.kernel.reference import ReferenceKernel
 from streams.table.fold import Fold
@@ -193,15 +193,7 @@ class FakeTable:
         self._kernel.register(publisher, registration.lora_name, True)
         return publisher
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """See `PublisherRegistry`."""
         if self.failure is not None:
             raise self.failure
@@ -209,12 +201,12 @@ class FakeTable:
             known
             for known in self.registrations.values()
             if (known.tenant_id, known.instance_id, known.dp_rank)
-            == (tenant_id, instance_id, dp_rank)
-            and model_name in (None, known.model_name)
-            and block_size in (None, known.block_size)
+            == (target.tenant_id, target.instance_id, target.dp_rank)
+            and target.model_name in (None, known.model_name)
+            and target.block_size in (None, known.block_size)
         ]
         if not found:
-            raise NotRegisteredError(f"{instance_id}|{tenant_id}|{dp_rank}")
+            raise NotRegisteredError(target.service_key)
         for known in found:
             del self.registrations[known.publisher]
             publisher = self._kernel.open_publisher(known.stream, known.dp_rank)

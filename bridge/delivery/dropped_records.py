@@ -15,7 +15,7 @@ SPOOL_UNREADABLE: Final = "spool_unreadable"
 
 
 @dataclass(slots=True)
-class Loss:
+class DroppedRecords:
     """The batches of one publisher that were dropped, and are not yet reported in the log.
 
     Attributes:
@@ -31,7 +31,7 @@ class Loss:
     reset: bool = False
 
     @classmethod
-    def beginning(cls, before: Anchor, record: SequencedRecord) -> "Loss":
+    def beginning(cls, before: Anchor, record: SequencedRecord) -> "DroppedRecords":
         """A loss that begins with this record; call `add` with it next."""
         return cls(before, record.incarnation, record.first_sequence, record.last_sequence)
 

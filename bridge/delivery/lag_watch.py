@@ -13,9 +13,9 @@ from typing import Final
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
-from brokers.backoff import Backoff
 from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
+from logs.attempts import Attempts
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 
@@ -25,7 +25,7 @@ LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0
 _logger = logging.getLogger(__name__)
 
 
-class LagWatch:
+class LagWatch(Attempts):
     """See the module. One loop.
 
     Args:
@@ -35,6 +35,8 @@ class LagWatch:
         clock: monotonic seconds.
     """
 
+    away_when = AWAY
+
     def __init__(
         self,
         lags: Sequence[PartitionLag],
@@ -43,47 +45,58 @@ class LagWatch:
         on_released: Callable[[Sequence[PublisherKey]], None],
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
+        super().__init__(retry_first_s=LAG_LOOK_S, retry_max_s=LAG_LOOK_MAX_S)
         self._clock = clock
         self._lags = lags
         self._offsets = offsets
         self._on_released = on_released
+        self._asking: list[PartitionLag] = []
         self._is_failing = False  # logged already
         self._seen: dict[int, int] = {}  # what was committed, by partition
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
         try:
-            backoff = Backoff(LAG_LOOK_S, LAG_LOOK_MAX_S)
-            while True:
-                now = self._clock()
-                asking = [lag for lag in self._lags if lag.asks(now)]
-                if not asking or await self._look(asking):
-                    backoff.reset()
-                pause_s = backoff.take()
-                await asyncio.sleep(LAG_SILENT_S if self._is_failing else pause_s)
+            await super().run()
         finally:
             await self._offsets.close()
 
-    async def _look(self, asking: Sequence[PartitionLag]) -> bool:
-        """Whether the workers have got on anywhere since it was last looked there."""
-        offsets: Mapping[int, int] = {}
-        try:
-            offsets = await self._offsets.fetch([lag.partition for lag in asking])
-        except AWAY as error:
-            level = logging.DEBUG if self._is_failing else logging.INFO
-            _logger.log(
-                level,
-                "Cannot read how far the workers have folded: %s. Not waiting for them; retrying",
-                describe(error),
-            )
-            self._is_failing = True
-        else:
-            self._is_failing = False
+    async def attempt(self) -> None:
+        """See `Attempts`: looks once, and waits until it is to be looked again."""
         now = self._clock()
-        for lag in asking:
+        self._asking = [lag for lag in self._lags if lag.asks(now)]
+        if self._asking:
+            offsets = await self._offsets.fetch([lag.partition for lag in self._asking])
+            self._is_failing = False
+            self._release(offsets)
+            if any(self._seen.get(place) != offset for place, offset in offsets.items()):
+                self.backoff.reset()
+            self._seen.update(offsets)
+        else:
+            self.backoff.reset()
+        await self.pause()
+
+    def away(self, error: Exception) -> None:
+        """See `Attempts`: nobody waits meanwhile."""
+        _logger.log(
+            logging.DEBUG if self._is_failing else logging.INFO,
+            "Cannot read how far the workers have folded: %s. Not waiting for them; retrying",
+            describe(error),
+        )
+        self._is_failing = True
+        self._release({})
+
+    async def pause(self) -> None:
+        """See `Attempts`."""
+        if self._is_failing:
+            await asyncio.sleep(LAG_SILENT_S)
+        else:
+            await super().pause()
+
+    def _release(self, offsets: Mapping[int, int]) -> None:
+        """The publishers go on that need not wait any more, by what was committed."""
+        now = self._clock()
+        for lag in self._asking:
             released = lag.folded(offsets.get(lag.partition), now)
             if released:
                 self._on_released(released)
-        has_moved = any(self._seen.get(place) != offset for place, offset in offsets.items())
-        self._seen.update(offsets)
-        return has_moved

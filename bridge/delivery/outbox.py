@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from bridge.delivery.dropped_records import Loss
+from bridge.delivery.dropped_records import DroppedRecords
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor
@@ -35,7 +35,7 @@ class Outbox:
     partition: int
     last: Anchor = NO_ANCHOR
     written: Cursor | None = None
-    loss: Loss | None = None
+    loss: DroppedRecords | None = None
     overflows: bool = False
     is_withheld: bool = False
     unfolded_bytes: int = 0

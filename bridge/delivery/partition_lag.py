@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.outbox import Outbox
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from schemas.identities import PublisherKey
 from schemas.limits import KIB, MIB
 
@@ -44,7 +44,7 @@ class PartitionLag:
 
     def __init__(self, partition: int) -> None:
         self.partition = partition
-        self._pace = Pace(LAG_S, least=LAG_BYTES_MIN, most=LAG_BYTES_MAX, first=LAG_BYTES_FIRST)
+        self._pace = TurnPace(LAG_S, least=LAG_BYTES_MIN, most=LAG_BYTES_MAX, first=LAG_BYTES_FIRST)
         self._written: deque[_Written] = deque()
         self._shares = 0  # that are not empty
         self._size_bytes = 0

@@ -11,8 +11,8 @@ records in the spool gets its next ones there too, so its order holds.
 A publisher of which much is yet to be folded (`partition_lag`), and of which more waits than the
 inbox can keep, is written by way of the spool, too: from there it goes as the workers get on.
 
-Above the spool's bound records are dropped, and remembered as a `Loss`: once there is room again,
-the publisher's owner replays them or reports them in the log, before anything else of it.
+Above the spool's bound records are dropped, and remembered as `DroppedRecords`: once there is room
+again, the publisher's owner replays them or reports them in the log, before anything else of it.
 
 Delivery: `on_written` is called once for each record that is in the log, in the order of each
 partition. A record may be in the log twice (sent, killed before the spool forgot it); it is
@@ -27,7 +27,7 @@ from typing import Final
 
 from bridge.bounds import WRITER_PAUSE_S
 from bridge.delivery.delivery import Delivery
-from bridge.delivery.dropped_records import DISK_ERROR, SPOOL_FULL, Loss
+from bridge.delivery.dropped_records import DISK_ERROR, SPOOL_FULL, DroppedRecords
 from bridge.delivery.outbox import Outbox, is_control
 from bridge.delivery.partition_writer import MemorySource, PartitionWriter, PendingRecord
 from bridge.heartbeats import Heartbeats
@@ -175,7 +175,7 @@ class Writer:
                     "Dropping records of %s (%s), until a replay or a gap can replace them",
                     *(publisher, reason),
                 )
-            outbox.loss = Loss.beginning(outbox.last, record)
+            outbox.loss = DroppedRecords.beginning(outbox.last, record)
             self._losing[outbox] = None
         outbox.loss.add(record)
 
@@ -231,7 +231,7 @@ class Writer:
         """Whether records of any publisher are dropped."""
         return bool(self._losing)
 
-    def loss_of(self, publisher: PublisherKey) -> Loss | None:
+    def loss_of(self, publisher: PublisherKey) -> DroppedRecords | None:
         """What of the publisher was dropped, and is not yet reported; None for nothing."""
         outbox = self._outboxes.get(publisher)
         return None if outbox is None else outbox.loss
@@ -272,7 +272,7 @@ class Writer:
                 *(count, publisher, SPOOL_FULL),
             )
 
-    def end_loss(self, publisher: PublisherKey) -> Loss:
+    def end_loss(self, publisher: PublisherKey) -> DroppedRecords:
         """Takes records of the publisher again; the caller first appends what reports the loss."""
         outbox = self._outbox(publisher)
         loss, outbox.loss = outbox.loss, None

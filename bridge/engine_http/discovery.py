@@ -50,7 +50,7 @@ class _SoughtEngine:
         self.refusal = ""  # that was logged last
 
 
-class Discovery:
+class EndpointDiscovery:
     """See the module.
 
     Args:

@@ -35,7 +35,7 @@ from bridge.sockets.allowed_engines import ALLOWED
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import KIB, PUBLISHERS_MAX
-from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, SGLANG, VLLM, PublisherKind, Registration
 
 HTTP_METRICS_BYTES: Final = 256 * KIB  # of metrics: what tells of the process stands first
 HTTP_ENGINES_AT_ONCE_MAX: Final = 64  # that are asked; a file each
@@ -68,7 +68,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS: Final = {
-    "vLLM": _Kind(
+    VLLM: _Kind(
         health="/health",
         process=(_METRICS,),
         read_process=read_start_time,
@@ -78,7 +78,7 @@ _KINDS: Final = {
         facts=("/version", "/v1/models", "/kv_event_sources"),
         read_facts=vllm_facts,
     ),
-    "SGLang": _Kind(
+    SGLANG: _Kind(
         health="/model_info",
         process=("/server_info", "/get_server_info"),
         read_process=read_server_info_process,

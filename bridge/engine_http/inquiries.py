@@ -14,6 +14,7 @@ from typing import Final, Protocol
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.watch import EngineWatch
+from bridge.link_numbers import LinkNumber
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
@@ -48,8 +49,8 @@ class LinkStates(Protocol):
         """Whether the link is up."""
         ...
 
-    def links(self, publisher: PublisherKey) -> int:
-        """How often it has come up."""
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        """The last one that has come up: how often one has."""
         ...
 
 

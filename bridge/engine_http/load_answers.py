@@ -29,7 +29,7 @@ from bridge.engine_http.bounds import LOAD_LINES_MAX
 from bridge.engine_http.exposition import Series, read_series
 from schemas.errors import ConfigurationError
 from schemas.limits import DP_RANK_MAX, KIB, KV_TOKENS_MAX, LOAD_PERIOD_MAX_S, MIB
-from schemas.registration import NO_EVENTS, PublisherKind
+from schemas.registration import NO_EVENTS, SGLANG, TENSORRT_LLM, VLLM, PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
 
 REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
@@ -278,15 +278,15 @@ def _of_metrics(path: str, metrics: _Metrics) -> Way:
 
 
 _WAYS: Final[dict[PublisherKind, tuple[Way, ...]]] = {
-    PublisherKind("vLLM"): (
+    VLLM: (
         _of_metrics(_filtered("/metrics", _VLLM), _VLLM),
         _of_metrics("/metrics", _VLLM),
     ),
-    PublisherKind("SGLang"): (
+    SGLANG: (
         Way("/v1/loads?include=core", read_ranks, LOAD_RANKS_BYTES, cut=False),
         _of_metrics("/metrics", _SGLANG),
     ),
-    PublisherKind("TensorRT-LLM"): (_of_metrics("/prometheus/metrics", _TRTLLM),),
+    TENSORRT_LLM: (_of_metrics("/prometheus/metrics", _TRTLLM),),
 }
 
 WAYS: Final[Mapping[PublisherKind, tuple[Way, ...]]] = {

@@ -25,7 +25,7 @@ def pause_s(period_s: float, failures: int, read_s: float = 0.0) -> float:
     return max(min(doubled, LOAD_BACKOFF_MAX_S), period_s, read_s / LOAD_SERVER_CPU_SHARE)
 
 
-class Pace:
+class LoadPace:
     """How often so many can be asked for no more than a share of a core.
 
     Args:

@@ -23,13 +23,13 @@ import uvloop
 from bridge.engine_http.bounds import LOAD_CPU_SHARE
 from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Room, get
 from bridge.engine_http.load_answers import WAYS, Loads, Way, check_period, samples_of
-from bridge.engine_http.load_pace import Pace, pause_s
+from bridge.engine_http.load_pace import LoadPace, pause_s
 from bridge.engine_http.watch import EngineWatch
 from schemas.clock import CHANCE, REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
 from schemas.limits import MIB
-from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, SGLANG, TENSORRT_LLM, VLLM, PublisherKind, Registration
 from schemas.routing_records import LoadSample, LoadSource, Target
 
 LOAD_JITTER: Final = 0.2  # of a period, by which a question is asked sooner or later
@@ -52,9 +52,9 @@ _NOT_FOUND: Final = (404, 405)
 _NOT_ALLOWED: Final = (401, 403)  # SGLang's metrics need no key
 
 _LOAD_REMEDIES: Final = {
-    "vLLM": "vLLM does at /metrics: start it without --disable-log-stats",
-    "SGLang": "SGLang does at /v1/loads, or at /metrics with --enable-metrics",
-    "TensorRT-LLM": "TensorRT-LLM does at /prometheus/metrics",
+    VLLM: "vLLM does at /metrics: start it without --disable-log-stats",
+    SGLANG: "SGLang does at /v1/loads, or at /metrics with --enable-metrics",
+    TENSORRT_LLM: "TensorRT-LLM does at /prometheus/metrics",
 }
 """What makes an engine of a kind say its load."""
 
@@ -97,19 +97,19 @@ def scraped(
     return found
 
 
-class Server(NamedTuple):
+class LoadServer(NamedTuple):
     """An address that is asked, and how."""
 
     kind: PublisherKind
     url: str
 
 
-def servers_of(followed: Iterable[ScrapedPublisher]) -> dict[Server, tuple[Target, ...]]:
+def servers_of(followed: Iterable[ScrapedPublisher]) -> dict[LoadServer, tuple[Target, ...]]:
     """Whom to ask, and for whom, each target once: that of the first registration counts.
 
     Left out is who has no HTTP address, is of a kind that says nothing of its load, or is away.
     """
-    targets: dict[Target, Server] = {}
+    targets: dict[Target, LoadServer] = {}
     for one in followed:
         registration = one.registration
         if not registration.http_url or registration.kind not in WAYS:
@@ -117,8 +117,8 @@ def servers_of(followed: Iterable[ScrapedPublisher]) -> dict[Server, tuple[Targe
         if one.engine is not None and one.engine.is_away:
             continue
         target = Target(registration.tenant_id, registration.instance_id, registration.dp_rank)
-        targets.setdefault(target, Server(registration.kind, registration.http_url))
-    servers: dict[Server, list[Target]] = {}
+        targets.setdefault(target, LoadServer(registration.kind, registration.http_url))
+    servers: dict[LoadServer, list[Target]] = {}
     for target, server in targets.items():
         servers.setdefault(server, []).append(target)
     return {server: tuple(its) for server, its in servers.items()}
@@ -133,7 +133,7 @@ def _kept_max() -> int:
 class _Asked:
     """What is known of a server: whose it is, which way it understands, when it is due."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: LoadServer) -> None:
         self.server = server
         self.targets: tuple[Target, ...] = ()
         self.way = self.failures = 0
@@ -185,14 +185,14 @@ class LoadWatch:
         self._followed = followed
         self.on_samples = on_samples
         self._wait_s = wait_s
-        self._pace = Pace(period_s)
+        self._pace = LoadPace(period_s)
         self._questions = 0
         self._is_stretched = False
-        self._asked: dict[Server, _Asked] = {}
+        self._asked: dict[LoadServer, _Asked] = {}
         self._due: list[tuple[float, int, _Asked]] = []
         self._number = 0  # what puts equal times in order
         self._ready: dict[Target, LoadSample] = {}
-        self._named: set[tuple[Server, str]] = set()
+        self._named: set[tuple[LoadServer, str]] = set()
         self._targets: frozenset[Target] = frozenset()
         self._under_way: set[asyncio.Task[None]] = set()
 

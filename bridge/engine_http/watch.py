@@ -20,6 +20,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from bridge.engine_http.answers import Process
+from bridge.link_numbers import NO_LINK, LinkNumber
 from brokers.backoff import Backoff
 from schemas.positions import ProcessMark, Proof
 
@@ -58,7 +59,7 @@ class Effect(Enum):
     PROVES = "proves"  # what comes over the link is of the incarnation
 
 
-class Facts(NamedTuple):
+class ProcessFacts(NamedTuple):
     """What a judgement goes by.
 
     Attributes:
@@ -82,35 +83,35 @@ class Facts(NamedTuple):
     is_later: bool
 
 
-class Verdict(NamedTuple):
+class ProcessVerdict(NamedTuple):
     """What is known of the process over the link that is up, and what follows."""
 
     life: Life
     effect: Effect = Effect.NOTHING
 
 
-def judged(facts: Facts) -> Verdict:
+def judged(facts: ProcessFacts) -> ProcessVerdict:
     """The first case that is so."""
     match facts:
-        case Facts(is_read=False):
-            return Verdict(Life.UNKNOWN)
-        case Facts(is_changed=True):
-            return Verdict(Life.CHANGED)
-        case Facts(begins=True, mark=Mark.OTHER, is_here=True):
-            return Verdict(Life.CHANGED, Effect.CHANGES)
-        case Facts(begins=True):
-            return Verdict(Life.UNKNOWN, Effect.BEGINS)
-        case Facts(mark=Mark.SAME, is_given=True):
-            return Verdict(Life.UNKNOWN)
-        case Facts(mark=Mark.SAME):
-            return Verdict(Life.SAME, Effect.PROVES)
-        case Facts(mark=Mark.OTHER, has_batches=True, is_here=True):
-            return Verdict(Life.CHANGED, Effect.CHANGES)
-        case Facts(mark=Mark.OTHER, has_batches=True):
-            return Verdict(Life.OTHER)
-        case Facts(is_later=True):
-            return Verdict(Life.OTHER)
-    return Verdict(Life.UNKNOWN)
+        case ProcessFacts(is_read=False):
+            return ProcessVerdict(Life.UNKNOWN)
+        case ProcessFacts(is_changed=True):
+            return ProcessVerdict(Life.CHANGED)
+        case ProcessFacts(begins=True, mark=Mark.OTHER, is_here=True):
+            return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+        case ProcessFacts(begins=True):
+            return ProcessVerdict(Life.UNKNOWN, Effect.BEGINS)
+        case ProcessFacts(mark=Mark.SAME, is_given=True):
+            return ProcessVerdict(Life.UNKNOWN)
+        case ProcessFacts(mark=Mark.SAME):
+            return ProcessVerdict(Life.SAME, Effect.PROVES)
+        case ProcessFacts(mark=Mark.OTHER, has_batches=True, is_here=True):
+            return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+        case ProcessFacts(mark=Mark.OTHER, has_batches=True):
+            return ProcessVerdict(Life.OTHER)
+        case ProcessFacts(is_later=True):
+            return ProcessVerdict(Life.OTHER)
+    return ProcessVerdict(Life.UNKNOWN)
 
 
 class EngineWatch:
@@ -143,10 +144,10 @@ class EngineWatch:
         self.inquiry: asyncio.Task[None] | None = None
         self.known: ProcessMark | None = None
         self._has_batches = False  # of the incarnation of `known`, when that was found
-        self._known_link = 0  # over which that was found; 0: in the log
+        self._known_link = NO_LINK  # over which that was found; NO_LINK: in the log
         self._process: Process | None = None
-        self._link = 0  # over which that was read
-        self._asked_link = 0
+        self._link = NO_LINK  # over which that was read
+        self._asked_link = NO_LINK
         self._is_changed = False
         self._process_at = self._probe_at = self._read_at = 0.0
         self._failures = 0  # of probes, in a row
@@ -176,21 +177,21 @@ class EngineWatch:
     # Which process is it?
 
     @property
-    def known_link(self) -> int:
+    def known_link(self) -> LinkNumber:
         """The last link of which it is known that the process of `known` was at its other end."""
         return self._known_link
 
-    def reads_at(self, link: int) -> float:
+    def reads_at(self, link: LinkNumber) -> float:
         """When it is to be asked which process it is: soon, where this link has not told."""
         if self.has_read(link):
             return self._read_at + PROCESS_AGAIN_S
         return self._process_at if self._asked_link == link else 0.0
 
-    def has_read(self, link: int) -> bool:
+    def has_read(self, link: LinkNumber) -> bool:
         """Whether it has said over this link which process it is."""
         return self._process is not None and self._link == link
 
-    def read(self, now: float, link: int, process: Process | None) -> None:
+    def read(self, now: float, link: LinkNumber, process: Process | None) -> None:
         """It was asked while this link was up, from before until it answered; None where it did
         not say, or the link went down meanwhile.
         """
@@ -208,14 +209,14 @@ class EngineWatch:
 
     def remember(self, known: ProcessMark | None) -> None:
         """What the log says of it."""
-        self.known, self._known_link, self._has_batches = known, 0, True
+        self.known, self._known_link, self._has_batches = known, NO_LINK, True
 
     @property
     def published(self) -> ProcessMark | None:
         """What the log is to say of it: an incarnation without a batch is of no process."""
         return self.known if self._has_batches else None
 
-    def judge(self, link: int, incarnation: int, last: Proof, *, is_proven: bool) -> Life:
+    def judge(self, link: LinkNumber, incarnation: int, last: Proof, *, is_proven: bool) -> Life:
         """What is known of the process over the link that is up.
 
         Args:
@@ -235,14 +236,16 @@ class EngineWatch:
                 self._known_link, self._has_batches = link, True
         return verdict.life
 
-    def _facts(self, link: int, incarnation: int, last: Proof, *, begins: bool) -> Facts:
+    def _facts(
+        self, link: LinkNumber, incarnation: int, last: Proof, *, begins: bool
+    ) -> ProcessFacts:
         process = self._process if self._link == link else None
         known = self.known if self.known is not None and self.known[0] == incarnation else None
         mark = Mark.UNKNOWN
         if process is not None and known is not None:
             mark = Mark.SAME if known.mark == process.mark else Mark.OTHER
         started_at = 0.0 if process is None else process.started_at
-        return Facts(
+        return ProcessFacts(
             is_read=process is not None,
             is_changed=self._is_changed,
             begins=begins,

@@ -9,6 +9,7 @@ HANDOVER_S: Final = 5.0  # a publisher that may be another bridge's is kept so l
 HANDOVER_WAIT_S: Final = 6.5  # its next owner waits so long for what is kept, at most
 HANDOVER_OVERLAP_S: Final = 0.25  # both receive from the publisher for so long, at least
 HANDOVER_IDLE_S: Final = LINK_UNHEARD_S  # the same of a silent publisher, whose link is alive
+HANDOVER_LOOK_S: Final = 0.05  # how often it is looked how far handovers are
 HANDOVER_FINISH_S: Final = 0.5  # for what is left of a handover to be acknowledged
 
 assert HANDOVER_S + 2 * BRIDGE_LEAVE_S + CLIENT_LEAVE_S < SHUTDOWN_S, (

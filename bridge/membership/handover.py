@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_IDLE_S, HANDOVER_OVERLAP_S
 from bridge.publisher.anchor import Joint
 from schemas.limits import LINK_SETTLE_S
@@ -29,7 +30,7 @@ class Departure:
     """
 
     home: int
-    link: int
+    link: LinkNumber
     until: float
     successor: str = ""
     linked_at: float = 0.0
@@ -63,7 +64,7 @@ class Arrival:
         keeper: that bridge.
         is_whole: as that bridge has noted, see `Joint`.
         until: it is waited for until then, monotonic seconds.
-        link: that is up; 0 for none.
+        link: that is up.
         up_at: since when.
         told_link: the one that was up when it was noted that we have linked; 0: not yet.
         done: what the keeper has noted last; None before.
@@ -75,21 +76,21 @@ class Arrival:
     keeper: str
     is_whole: bool
     until: float
-    link: int = 0
+    link: LinkNumber = NO_LINK
     up_at: float = 0.0
-    told_link: int = 0
+    told_link: LinkNumber = NO_LINK
     done: Handover | None = None
     done_at: float = 0.0
     ready: Joint | None = None
 
-    def look(self, now: float, link: int) -> None:
+    def look(self, now: float, link: LinkNumber) -> None:
         """Takes over which link is up."""
         if link != self.link:
             self.link, self.up_at = link, now
 
     def is_to_tell(self, now: float) -> bool:
         """Whether it is to be noted that we have linked."""
-        is_settled = self.link > 0 and now >= self.up_at + LINK_SETTLE_S
+        is_settled = self.link > NO_LINK and now >= self.up_at + LINK_SETTLE_S
         return is_settled and not self.told_link and self.done is None
 
     def joint(self, name: str) -> Joint:
@@ -102,7 +103,7 @@ class Arrival:
         done = self.done
         is_proven = done is not None and done.is_proven and done.successor == name
         is_same = is_proven and done is not None and done.is_idle and self.link == self.told_link
-        return Joint(self.link if is_same else 0, self.is_whole or is_proven)
+        return Joint(self.link if is_same else NO_LINK, self.is_whole or is_proven)
 
     def is_over(self, now: float, *, is_common: bool) -> bool:
         """Whether it can be taken over.

@@ -25,32 +25,28 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Final
 
 import msgspec
 
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
-from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_S, HANDOVER_WAIT_S
+from bridge.link_numbers import NO_LINK, LinkNumber
+from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_LOOK_S, HANDOVER_S, HANDOVER_WAIT_S
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
+from bridge.membership.note_reader import NoteReader
 from bridge.publisher.anchor import Joint
-from bridge.publisher.follower import Follower
+from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.stream import BatchStream
 from bridge.supervision import cancel
 from brokers.availability import describe
-from brokers.client_internals import start_client
-from brokers.client_types import Consumer, Partition
 from brokers.errors import AWAY
-from brokers.reading import stop_consumer
 from logs.producer import ReplaceableProducer
 from schemas.codec import CursorEntry
 from schemas.identities import PublisherKey
 from schemas.limits import BRIDGE_LEAVE_S
 from schemas.topics import Handover
-
-HANDOVER_LOOK_S: Final = 0.05  # how often it is looked how far handovers are
 
 _logger = logging.getLogger(__name__)
 
@@ -74,7 +70,7 @@ class Handovers:
         *,
         name: str,
         lease: Lease,
-        follower: Follower,
+        follower: PublisherFollower,
         writer: Writer,
         producer: ReplaceableProducer,
         cursors: Cursors,
@@ -82,7 +78,7 @@ class Handovers:
         unfollow: Callable[[Iterable[PublisherKey]], Awaitable[None]],
     ) -> None:
         self.ended: Counter[str] = Counter()
-        self.faults = 0
+        self._step_faults = 0
         self._name = name
         self._lease = lease
         self._follower = follower
@@ -92,9 +88,9 @@ class Handovers:
         self._when_changed = when_changed
         self._unfollow = unfollow
         self._passing: dict[PublisherKey, Departure | Arrival] = {}
-        self._read_from: dict[int, int] = {}
-        self._reader: Consumer | None = None
-        self._reads: tuple[int, ...] = ()
+        self._notes = NoteReader(
+            cursors, lambda: {one.home for one in self._underway()}, self._take
+        )
         self._running: asyncio.Task[None] | None = None
 
     def _departures(self, *, departing: bool = True) -> list[tuple[PublisherKey, Departure]]:
@@ -140,7 +136,7 @@ class Handovers:
             return
         if not self._lease.may_write or any(offset < 0 for offset in offsets.values()):
             return  # another bridge may have begun without having read it
-        self._read_from |= offsets
+        self._notes.read_behind(offsets)
         for publisher, home in homes.items():
             self._passing[publisher] = Departure(home, links[publisher], began + HANDOVER_S)
 
@@ -210,8 +206,7 @@ class Handovers:
             self._passing[publisher] = Arrival(
                 home, handover.keeper, handover.is_proven, now + HANDOVER_WAIT_S
             )
-            self._read_from[home] = self._cursors.read_to(home)
-        self._reads = ()
+            self._notes.read_behind({home: self._cursors.read_to(home)})
         self._go_on()
         return {publisher for publisher in homes if self.is_arriving(publisher)}
 
@@ -266,53 +261,24 @@ class Handovers:
         self._end(dict(self._departures()))
         self._passing.clear()
 
+    @property
+    def faults(self) -> int:
+        """Unexpected errors."""
+        return self._step_faults + self._notes.faults
+
     async def _run(self) -> None:
+        reading = asyncio.create_task(self._notes.run())
         try:
             while self._underway():
                 try:
-                    await self._turn()
+                    await self._step(self._lease.clock.monotonic())
                 except Exception:
-                    self.faults += 1
+                    self._step_faults += 1
                     _logger.exception("Unexpected error in a handover; continuing")
                     await asyncio.sleep(BRIDGE_RETRY_S)
+                await asyncio.sleep(HANDOVER_LOOK_S)
         finally:
-            await self._close()
-
-    async def _turn(self) -> None:
-        try:
-            await self._read()
-        except AWAY as error:
-            _logger.debug("Cannot read how far handovers are, retrying: %r", error)
-            await self._close()
-            await asyncio.sleep(HANDOVER_LOOK_S)
-        await self._step(self._lease.clock.monotonic())
-        if not self._underway():
-            await self._close()
-
-    async def _close(self) -> None:
-        reader, self._reader, self._reads = self._reader, None, ()
-        if reader is not None:
-            await stop_consumer(reader, timeout_s=BRIDGE_LEAVE_S)
-
-    async def _read(self) -> None:
-        """What has been noted meanwhile; waits HANDOVER_LOOK_S for it at the most."""
-        topic = self._cursors.topic
-        if self._reader is None:
-            reader = self._reader = self._cursors.open_reader()
-            await start_client(reader)
-        homes = tuple(sorted({one.home for one in self._underway()}))
-        if homes != self._reads:
-            self._reader.assign([Partition(topic, home) for home in homes])
-            for home in homes:
-                self._reader.seek(Partition(topic, home), self._read_from.get(home, 0))
-            self._reads = homes
-        batches = await self._reader.getmany(timeout_ms=round(1000 * HANDOVER_LOOK_S))
-        for part, messages in batches.items():
-            for message in messages:
-                self._read_from[part.partition] = message.offset + 1
-                entry = self._cursors.read_note(message)
-                if entry is not None:
-                    self._take(entry)
+            await cancel(reading)
 
     def _underway(self) -> list[Departure | Arrival]:
         departures = [one for _, one in self._departures()]
@@ -334,7 +300,7 @@ class Handovers:
     def _begin_last(self, publisher: PublisherKey, departure: Departure, noted: Handover) -> None:
         """Step 3: the successor has linked."""
         departure.successor, departure.linked_at = noted.successor, self._lease.clock.monotonic()
-        departure.messages = self._stream(publisher).heard
+        departure.messages = self._stream(publisher).arrivals.messages
         self._lease.keep(publisher, departure.until)
         self._cursors.set_handover(publisher, noted)
         self._follower.go_on(self._follower.followed[publisher])
@@ -365,15 +331,15 @@ class Handovers:
     def _stream(self, publisher: PublisherKey) -> BatchStream:
         return self._follower.followed[publisher].sequencer.stream
 
-    def _link(self, publisher: PublisherKey) -> int:
+    def _link(self, publisher: PublisherKey) -> LinkNumber:
         receiver = self._follower.receiver
-        return receiver.links(publisher) if receiver.connected(publisher) else 0
+        return receiver.links(publisher) if receiver.connected(publisher) else NO_LINK
 
     def _has_common(self, publisher: PublisherKey, departure: Departure) -> bool:
         """Whether the log has what both have received, and nobody else could have."""
         common_at = departure.common_at(
             is_linked=self._link(publisher) == departure.link,
-            messages=self._stream(publisher).heard,
+            messages=self._stream(publisher).arrivals.messages,
         )
         return self._follower.has_written(self._follower.followed[publisher], common_at)
 
@@ -386,7 +352,7 @@ class Handovers:
         last: dict[PublisherKey, Handover] = {}
         for publisher, departure in departures.items():
             stream = self._stream(publisher)
-            is_idle = stream.heard == departure.messages
+            is_idle = stream.arrivals.messages == departure.messages
             is_proven = (
                 bool(departure.successor)
                 and self._link(publisher) == departure.link

@@ -34,13 +34,13 @@ from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
-from bridge.membership.changes import Change, Changes
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
 from bridge.membership.handovers import Handovers
+from bridge.membership.registry_changes import RegistryChange, RegistryChanges
 from bridge.membership.registry_reader import RegistryPartition
 from bridge.membership.spool_recovery import release_foreign, resolve
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
-from bridge.publisher.follower import Follower
+from bridge.publisher.follower import PublisherFollower
 from bridge.supervision import cancel
 from brokers.availability import insist
 from brokers.backoff import Backoff
@@ -72,7 +72,7 @@ class Ownership:
         self,
         *,
         lease: Lease,
-        follower: Follower,
+        follower: PublisherFollower,
         writer: Writer,
         producer: ReplaceableProducer,
         cursors: Cursors,
@@ -102,7 +102,7 @@ class Ownership:
         self._owned: set[int] = set()
         self._assignment: Mapping[int, RegistryPartition] | None = None
         self._has_foreign = False
-        self._changes = Changes()
+        self._changes = RegistryChanges()
         self._running: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -196,7 +196,7 @@ class Ownership:
             or (self._has_foreign and not self.handovers.departing)
         )
 
-    def _next_change(self) -> tuple[PublisherKey, Change] | None:
+    def _next_change(self) -> tuple[PublisherKey, RegistryChange] | None:
         """One that need not wait: of who arrives, another bridge may write yet."""
         arrives = self.handovers.is_arriving
         return next((one for one in self._changes if not arrives(one[0])), None)
@@ -255,7 +255,7 @@ class Ownership:
             # Unregistered while nobody owned it: after its records no other would be written.
             home = self._home_of(publisher)
             if home in partitions and self._is_gone(publisher, partitions):
-                self._changes.try_again(publisher, Change(home, None, forget=True))
+                self._changes.try_again(publisher, RegistryChange(home, None, forget=True))
         await self._end_registrations(partitions, wanted.keys())
         self._has_foreign = True
 
@@ -373,7 +373,7 @@ class Ownership:
                     *(publisher, error),
                 )
                 registration, home = wanted[publisher]
-                self._changes.try_again(publisher, Change(home, registration, forget=False))
+                self._changes.try_again(publisher, RegistryChange(home, registration, forget=False))
         fresh = [publisher for publisher in anchors if not states[publisher].noted]
         await _insist(lambda: self._cursors.store(self._producer, fresh))  # Step 3.
         for publisher, anchor in anchors.items():

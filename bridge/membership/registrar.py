@@ -20,7 +20,7 @@ from typing import Protocol
 
 from bridge.engine_http.engine import check_http
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
-from bridge.publisher.follower import Follower
+from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.ports import RecordSink
 from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
 from schemas.clock import REAL_CLOCK
@@ -28,7 +28,7 @@ from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import SELF_REGISTERED, Registration, is_new, replaced_by
+from schemas.registration import Registration, is_new, replaced_by
 
 _logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Registrar:
     def __init__(
         self,
         *,
-        follower: Follower,
+        follower: PublisherFollower,
         sink: RecordSink,
         table: PublisherTable,
         sync: Callable[[], Awaitable[None]],
@@ -101,7 +101,7 @@ class Registrar:
         leaves: these are about to be unregistered. Once, at the start.
         """
         for registration in list(self._table.registrations().values()):
-            if registration.kind in SELF_REGISTERED or not registration.has_events:
+            if registration.is_self_registered or not registration.has_events:
                 continue
             if leaves(registration):
                 continue

@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class RegistryEntry:
+class RegisteredPublisher:
     """What the registry says of one publisher.
 
     Attributes:
@@ -75,7 +75,7 @@ class RegistryPartition:
         complete: False where there was no room for more of either.
     """
 
-    entries: dict[PublisherKey, RegistryEntry] = field(default_factory=dict)
+    entries: dict[PublisherKey, RegisteredPublisher] = field(default_factory=dict)
     complete: bool = True
 
     @property
@@ -308,7 +308,7 @@ class RegistryReader(Follower):
         if entry is not None:
             entry.is_unusable = True
         elif self._has_room():
-            partition.entries[publisher] = RegistryEntry(None, is_unusable=True)
+            partition.entries[publisher] = RegisteredPublisher(None, is_unusable=True)
         else:
             partition.complete = False
 
@@ -325,7 +325,7 @@ class RegistryReader(Follower):
         if registration is None:
             partition.entries.pop(publisher, None)
         elif publisher in partition.entries or self._has_room():
-            partition.entries[publisher] = RegistryEntry(registration)
+            partition.entries[publisher] = RegisteredPublisher(registration)
         else:
             detail = f"one more publisher than {REGISTRY_ENTRIES_MAX}"
             raise EntryError(TOO_MANY, detail=detail, publisher=publisher)

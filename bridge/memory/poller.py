@@ -25,8 +25,8 @@ from typing import Final
 from bridge.memory.reading import Reading, Scan
 from schemas.limits import MEMORY_REPEAT_S, MEMORY_SEGMENTS_READ_MAX
 from schemas.memory_segments import (
-    Change,
     MemoryRecord,
+    SegmentChange,
     SegmentKey,
     SegmentState,
     SegmentWriter,
@@ -112,7 +112,7 @@ class SegmentPoller:
         for name, segment in list(self._segments.items()):
             if name in scan.present:
                 continue
-            if segment.told is None or segment.told.change == Change.DISAPPEARED:
+            if segment.told is None or segment.told.change == SegmentChange.DISAPPEARED:
                 del self._segments[name]  # nobody has heard of it, or everybody that it is gone
             elif segment.is_present:
                 segment.is_present, segment.observed_at = False, at
@@ -206,7 +206,7 @@ def _remembered(key: SegmentKey, state: SegmentState) -> _Segment:
         host=key.host,
         segment=key.segment,
         bridge=state.bridge,
-        change=Change.REPEATED.value,
+        change=SegmentChange.REPEATED.value,
         inode=state.inode,
         total=state.total,
         used=state.used,
@@ -261,17 +261,17 @@ def _level_of(pressure: float, before: int) -> int:
     return max(level, min(kept, before))
 
 
-def _change_of(segment: _Segment, now: float) -> Change | None:
+def _change_of(segment: _Segment, now: float) -> SegmentChange | None:
     """What is to be told of a segment, if anything."""
     told, reading = segment.told, segment.reading
-    if told is None or told.change == Change.DISAPPEARED:
-        return Change.APPEARED if segment.is_present else None
+    if told is None or told.change == SegmentChange.DISAPPEARED:
+        return SegmentChange.APPEARED if segment.is_present else None
     if not segment.is_present:
-        return Change.DISAPPEARED
+        return SegmentChange.DISAPPEARED
     if told.inode != reading.inode:
-        return Change.RESTARTED
+        return SegmentChange.RESTARTED
     if told.total != reading.total:
-        return Change.LIMIT_CHANGED
+        return SegmentChange.LIMIT_CHANGED
     least = MEMORY_CHANGE_RATIO * reading.total
     pressure = pressure_of(reading.total, reading.used, reading.preallocated)
     if (
@@ -280,7 +280,7 @@ def _change_of(segment: _Segment, now: float) -> Change | None:
         or _level_of(pressure, segment.level) != segment.level
         or told.writer != segment.writer
     ):
-        return Change.CHANGED
+        return SegmentChange.CHANGED
     if now - segment.told_at >= MEMORY_REPEAT_S and segment.observed_at > told.observed_at:
-        return Change.REPEATED
+        return SegmentChange.REPEATED
     return None

@@ -23,8 +23,6 @@ from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import ConfigurationError
 from schemas.limits import (
-    MEMORY_PERIOD_MAX_S,
-    MEMORY_PERIOD_MIN_S,
     MEMORY_PERIOD_S,
     MEMORY_SEGMENTS_READ_MAX,
     NAME_BYTES_MAX,
@@ -60,11 +58,6 @@ class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
-        if not MEMORY_PERIOD_MIN_S <= self.period_s <= MEMORY_PERIOD_MAX_S:
-            raise ConfigurationError(
-                f"Expected a period of memory segments from {MEMORY_PERIOD_MIN_S:g} to"
-                f" {MEMORY_PERIOD_MAX_S:g} s, got: {self.period_s:g}"
-            )
         if len(self.host.encode()) > NAME_BYTES_MAX or "/" in self.host:
             raise ConfigurationError(
                 f"Expected a host name of at most {NAME_BYTES_MAX} bytes without `/`,"

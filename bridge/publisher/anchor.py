@@ -2,6 +2,7 @@
 
 from typing import Final, NamedTuple
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from schemas.positions import NO_CURSOR, Cursor, Proof, PublisherState, media_of_next
 from schemas.records import EventsRecord, SequencedRecord
 
@@ -64,13 +65,13 @@ class Joint(NamedTuple):
     """What the bridge that followed a publisher before knows at the end.
 
     Attributes:
-        link: of ours, over which comes what is of the log's incarnation; 0 where only a batch that
-            came to both can tell.
+        link: of ours, over which comes what is of the log's incarnation; NO_LINK where only a batch
+            that came to both can tell.
         is_whole: what the log had when it gave the publisher up is known to be this publisher's,
             and of its incarnation.
     """
 
-    link: int = 0
+    link: LinkNumber = NO_LINK
     is_whole: bool = False
 
 

@@ -20,13 +20,38 @@ NOT_FOLLOWED: Final = "not_followed"
 _OF_LINKS: Final = frozenset(("", MISSED, RECONNECTED, NOT_FOLLOWED))
 
 
-def cause_of_repair(cause: str, sequence: int) -> str:
-    """Why batches had been missing that a replay brings.
+class Causes:
+    """Why batches of one publisher are missing, or may be; "" for none, or unknown. One owner.
 
-    Args:
-        cause: why the publisher is asked; "" for unknown.
-        sequence: of the last batch of its incarnation in the log; -1 before the first.
+    Attributes:
+        away: why some may be missing before the next one.
+        wait: why the publisher waits, and its engine is asked.
+        repaired: why those had been missing that are accepted now: a replay brings them.
     """
-    if sequence == -1 and cause in _OF_LINKS:
-        return JOINED_LATE
-    return cause or MISSED
+
+    __slots__ = ("away", "repaired", "wait")
+
+    def __init__(self) -> None:
+        self.away = self.wait = self.repaired = ""
+
+    @property
+    def of_gap(self) -> str:
+        """Why those are missing that the next batch shows."""
+        return self.wait or self.away or MISSED
+
+    def hold(self, cause: str) -> None:
+        """The publisher waits for its engine's answer, if for nothing else for this cause."""
+        self.wait = self.wait or self.away or cause
+
+    def begin_repaired(self, sequence: int) -> None:
+        """What is accepted from here on had been missing.
+
+        Args:
+            sequence: of the last batch of its incarnation in the log; -1 before the first.
+        """
+        is_first = sequence == -1 and self.wait in _OF_LINKS
+        self.wait = self.repaired = JOINED_LATE if is_first else self.wait or MISSED
+
+    def end_repaired(self) -> None:
+        """What is accepted from here on came live."""
+        self.repaired = ""

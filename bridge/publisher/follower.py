@@ -16,16 +16,17 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
-from bridge.engine_http.discovery import Discovery
+from bridge.engine_http.discovery import EndpointDiscovery
 from bridge.engine_http.engine import check_http
-from bridge.engine_http.inquiries import EngineSource, Inquiries
+from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
+from bridge.link_numbers import NO_LINK, next_of
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
 from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
 from bridge.publisher.causes import MISSED, NOT_FOLLOWED, RECONNECTED
 from bridge.publisher.held_batches import IntakeTotals
-from bridge.publisher.ports import Receiver, RecordSink, ReplaySource
+from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.publisher import EngineQuestion, Look, Publisher
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit
@@ -54,15 +55,13 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Follower:
+class PublisherFollower:
     """See the module. All methods are called on one loop.
 
     Args:
         sink: takes records.
         inbox: has what was received.
-        receiver: connects to publishers.
-        replayer: asks their engines for what they have sent.
-        engine_http: asks their engines over HTTP.
+        engines: how they are reached.
         packer: of hashes and tokens.
         clock: of this process.
 
@@ -77,13 +76,11 @@ class Follower:
         self,
         sink: RecordSink,
         inbox: Inbox,
-        receiver: Receiver,
-        replayer: ReplaySource,
-        engine_http: EngineSource,
+        engines: EngineAccess,
         packer: ArrayPacker | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        self.receiver, self.replayer = receiver, replayer
+        self.receiver, self.replayer, engine_http = engines
         self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
@@ -98,7 +95,7 @@ class Follower:
             on_fault=self.totals.count_fault,
             clock=clock.monotonic,
         )
-        self.discovery = Discovery(
+        self.discovery = EndpointDiscovery(
             engine_http,
             self.receiver,
             connect=self._connect_found,
@@ -367,7 +364,7 @@ class Follower:
             await self._arrived_taken(publisher)
         now = self._clock.monotonic()
         self._look(publisher, now, self._clock.unix())
-        link = publisher.begin_asking(now, heard=publisher.sequencer.stream.link)
+        link = publisher.begin_asking(now, heard=publisher.sequencer.stream.links.last)
         repaired = await self._ask(publisher, emit)
         publisher.promote()
         await self._sink.ready()
@@ -480,7 +477,7 @@ class Follower:
             publisher.cancel_repair()
             publisher.interrupted = False
             if patience_s:
-                publisher.answered(now, 0, Doubt.REPLAY_SILENT)
+                publisher.answered(now, NO_LINK, Doubt.REPLAY_SILENT)
             self.resume(publisher, since=publisher.held_since)
 
     def end_turn(self) -> None:
@@ -574,24 +571,25 @@ class Follower:
 
     def _note_link(self, publisher: Publisher) -> None:
         key = publisher.key
-        is_up, links = self.receiver.connected(key), self.receiver.links(key)
-        publisher.sequencer.note_link(links if is_up else links + 1, is_up=is_up)
+        is_up, link = self.receiver.connected(key), self.receiver.links(key)
+        publisher.sequencer.stream.links.note(link if is_up else next_of(link), is_up=is_up)
 
     def _look_at(self, publisher: Publisher) -> Look:
         key, stream = publisher.key, publisher.sequencer.stream
+        lateness = stream.arrivals.lateness
         received_until, is_waiting = self.received_until(publisher)
         return Look(
             connected=self.receiver.connected(key),
-            links=self.receiver.links(key),
+            link=self.receiver.links(key),
             is_silent=self.receiver.is_silent(key),
-            messages=stream.heard,
+            messages=stream.arrivals.messages,
             unplaced=stream.unplaced,
             proven_link=stream.proven_link,
             is_doubted=stream.is_doubted,
             received_until=min(received_until, self.watched_at),
             is_waiting=is_waiting,
-            late_s=stream.lateness.late_s,
+            late_s=lateness.late_s,
             has_waiting=self.has_waiting(key),
-            behind_s=stream.lateness.behind_s(self._clock.unix() - self._clock.monotonic()),
+            behind_s=lateness.behind_s(self._clock.unix() - self._clock.monotonic()),
             troubles=stream.counters.troubles(self.receiver.trouble(key)),
         )

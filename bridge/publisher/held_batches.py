@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from bridge.link_numbers import LinkNumber
 from bridge.wire import DecodedBatch
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.identities import PublisherKey
@@ -42,11 +43,11 @@ class IntakeTotals:
 
 
 class HeldBatch(NamedTuple):
-    """A batch that waits, and the bytes of its message; over which link it came, 0 for unknown."""
+    """A batch that waits, and the bytes of its message; over which link it came."""
 
     batch: DecodedBatch
     size_bytes: int
-    link: int
+    link: LinkNumber
 
 
 class MissingBatches(NamedTuple):
@@ -123,9 +124,9 @@ class HeldBatches:
             count += 1
         return held[:count]
 
-    def forget_overflow(self, *, up_to_link: int) -> None:
+    def forget_overflow(self, *, until: LinkNumber) -> None:
         """The batch that had no room is of no interest where it came over such a link."""
-        if self.overflowed is not None and self.overflowed.link <= up_to_link:
+        if self.overflowed is not None and self.overflowed.link <= until:
             self.overflowed = None
 
     def clear(self) -> None:

@@ -21,6 +21,7 @@ Of a batch that came before this process did, the log knows the time, which iden
 
 from typing import NamedTuple
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.wire import DecodedBatch
 from schemas.positions import Proof
 
@@ -32,13 +33,13 @@ class LiveBatch(NamedTuple):
         sequence: its number.
         digest: of its payload; None where only the log has it.
         engine_time: its own timestamp, Unix seconds; 0 where it has none.
-        link: over which it came; 0 where that is not known.
+        link: over which it came.
     """
 
     sequence: int
     digest: int | None
     engine_time: float
-    link: int
+    link: LinkNumber
 
     def recognises(self, batch: DecodedBatch) -> bool | None:
         """Whether this is the same batch, or another one of its number; None: of another number, or
@@ -94,7 +95,9 @@ class Pairing:
             heard: the last batch in it that came live.
             is_open: whether it has any.
         """
-        self.live = None if heard is None else LiveBatch(heard.sequence, None, heard.engine_time, 0)
+        self.live = (
+            None if heard is None else LiveBatch(heard.sequence, None, heard.engine_time, NO_LINK)
+        )
         self.was_shown = self.is_trusted
         self.is_shown, self.is_open = False, is_open
 

@@ -1,9 +1,9 @@
 """What the pump needs of what stands round it: who receives, who replays, where records go."""
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from bridge.engine_http.inquiries import LinkStates
+from bridge.engine_http.inquiries import EngineSource, LinkStates
 from bridge.publisher.publisher import PublisherDoubt, PublisherStatement
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
@@ -144,7 +144,7 @@ class ReportedPublisher(Protocol):
 
 
 class PublisherWatch(Protocol):
-    """Who follows publishers and looks at them; `Follower`."""
+    """Who follows publishers and looks at them; `PublisherFollower`."""
 
     @property
     def followed(self) -> Mapping[PublisherKey, ReportedPublisher]:
@@ -174,3 +174,17 @@ class ReplaySource(Protocol):
     def close(self) -> None:
         """Ends; no repair is under way."""
         ...
+
+
+class EngineAccess(NamedTuple):
+    """How engines are reached.
+
+    Attributes:
+        receiver: connects to publishers.
+        replayer: asks their engines for what they have sent.
+        http: asks their engines over HTTP.
+    """
+
+    receiver: Receiver
+    replayer: ReplaySource
+    http: EngineSource

@@ -27,10 +27,11 @@ import msgspec
 from bridge.bounds import CHECK_DOUBLINGS_MAX, WATCH_LATE_S
 from bridge.engine_http.engine import can_ask
 from bridge.engine_http.watch import EngineWatch
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.replay_client import ReplaySocket
 from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.waits import UNPLACED, Change, Wait, Waits
+from bridge.publisher.waits import UNPLACED, Wait, WaitChange, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Activity, Doubt
@@ -107,7 +108,7 @@ class Look(NamedTuple):
 
     Attributes:
         connected: whether its link is up.
-        links: how often it has come up.
+        link: the last one that came up.
         is_silent: whether it is up, and its engine's socket does not answer.
         messages: how many have been decoded.
         unplaced: which of the messages, live and replayed, had no place in the stream, the last one
@@ -125,11 +126,11 @@ class Look(NamedTuple):
     """
 
     connected: bool = False
-    links: int = 0
+    link: LinkNumber = NO_LINK
     is_silent: bool = False
     messages: int = 0
     unplaced: int = 0
-    proven_link: int = 0
+    proven_link: LinkNumber = NO_LINK
     is_doubted: bool = False
     received_until: float = 0.0
     is_waiting: bool = False
@@ -272,7 +273,7 @@ class Publisher:
         self._seen = NOTHING_SEEN
         self._is_behind = False
         self._asked_unplaced = self._settled_unplaced = 0
-        self._asked_link = self._confirmed_link = self._proven_link = 0
+        self._asked_link = self._confirmed_link = self._proven_link = NO_LINK
         self._doubt = self._first_doubt
         self._doubted: PublisherDoubt | None = None
         self._failures = self._unmatched = 0
@@ -298,7 +299,7 @@ class Publisher:
         """Whether no link to it has come up since it is followed, and that was before then (Unix
         seconds).
         """
-        return not self._seen.links and 0.0 < self.acting.since < before
+        return not self._seen.link and 0.0 < self.acting.since < before
 
     def locate(self, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays; "" where it does not."""
@@ -316,7 +317,7 @@ class Publisher:
         """
         self._facts = facts
         if facts is not None and facts.is_asleep:
-            self._asleep_at = self.sequencer.stream.heard
+            self._asleep_at = self.sequencer.stream.arrivals.messages
             self.rests_until = 0.0
 
     @property
@@ -325,7 +326,7 @@ class Publisher:
         if self._asleep_at is None:
             return False
         is_asleep = self._facts is not None and self._facts.is_asleep is True
-        return is_asleep or self.sequencer.stream.heard == self._asleep_at
+        return is_asleep or self.sequencer.stream.arrivals.messages == self._asleep_at
 
     # What waits
 
@@ -357,7 +358,7 @@ class Publisher:
     def place(self) -> None:
         """Its place in the log is known."""
         if self.waits.batches in (Wait.PLACE, Wait.ENDING):
-            self.waits.change(Change.PLACED)
+            self.waits.change(WaitChange.PLACED)
 
     def ask(self, asking: Callable[[], asyncio.Task[None]], *, is_check: bool) -> bool:
         """Its engine is asked for what is missing, or whether anything is; False where a task of it
@@ -365,7 +366,7 @@ class Publisher:
         """
         if self.repair is not None:
             return False
-        self.waits.change(Change.CHECKED if is_check else Change.REPAIRED)
+        self.waits.change(WaitChange.CHECKED if is_check else WaitChange.REPAIRED)
         self.held_since = None
         self.repair = asking()
         return True
@@ -373,14 +374,14 @@ class Publisher:
     def promote(self) -> None:
         """A check has found that something is missing: it is no longer cut short."""
         if self.is_checked:
-            self.waits.change(Change.REPAIRED)
+            self.waits.change(WaitChange.REPAIRED)
 
     def ask_again(self) -> None:
         """The task of it has met an unexpected error, and begins again."""
         self.waits.end(Wait.HELD_RECORDS)
         if self.waits.holds:
-            self.waits.change(Change.MISSED)
-        self.waits.change(Change.REPAIRED)
+            self.waits.change(WaitChange.MISSED)
+        self.waits.change(WaitChange.REPAIRED)
 
     def resume(self) -> None:
         """What was held is handed on by the task of it."""
@@ -390,7 +391,7 @@ class Publisher:
         """The task of it has ended; what is held waits for the next one."""
         self.repair = None
         if self.waits.holds:
-            self.waits.change(Change.MISSED)
+            self.waits.change(WaitChange.MISSED)
         self.waits.end(Wait.HELD_RECORDS)
 
     def cancel_repair(self) -> None:
@@ -405,19 +406,19 @@ class Publisher:
         """Its place in the log is no longer known: what waits of it may be dropped from here on."""
         self.rests_until = 0.0
         self.cancel_repair()
-        self.waits.change(Change.UNPLACED)
+        self.waits.change(WaitChange.UNPLACED)
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
             self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now)
 
     def stop(self) -> None:
         """Nothing more is asked of it: this process ends."""
         self.cancel_repair()
-        self.waits.change(Change.STOPPED)
+        self.waits.change(WaitChange.STOPPED)
 
     def leave(self) -> None:
         """It is followed no more."""
         self.cancel_repair()
-        self.waits.change(Change.LEFT)
+        self.waits.change(WaitChange.LEFT)
         self.bulk = self.paced = None
         self.sequencer.forget()
 
@@ -435,15 +436,15 @@ class Publisher:
     def look(self, now: float, wall_now: float, look: Look) -> None:
         """Takes over what is seen now; to be called often."""
         before, self._seen = self._seen, look
-        if look.links != before.links:
+        if look.link != before.link:
             self._up_at = now
         if before.is_silent and not look.is_silent:  # what it sent meanwhile may be on its way
             self._settled_at = max(self._settled_at, now + LINK_RESUME_S)
         self._is_behind = look.is_waiting or now - look.received_until > WATCH_LATE_S
         if look.messages != before.messages:
             self._note_heard(now, look)
-        if look.proven_link == look.links > 0 and look.links != self._proven_link:
-            self._proven_link = self._confirmed_link = look.links
+        if look.proven_link == look.link > NO_LINK and look.link != self._proven_link:
+            self._proven_link = self._confirmed_link = look.link
         self.as_of = look.received_until - (look.late_s if self._is_heard(now) else 0.0)
         if self.can_replay and self._asked_at < self._heard_at:
             self.as_of = min(self.as_of, self._heard_as_of)
@@ -490,7 +491,7 @@ class Publisher:
             rests_until = min(rests_until, self._asks_at())
         if self._seen.connected and self.engine is not None:
             rests_until = min(rests_until, self.inquires_at())
-            if self._asked_link != self._seen.links:
+            if self._asked_link != self._seen.link:
                 rests_until = min(rests_until, self._asks_at())
         return rests_until
 
@@ -509,8 +510,8 @@ class Publisher:
         yield engine is not None and engine.is_changed, Doubt.PROCESS_CHANGED
         yield self._is_away(now), Doubt.ENGINE_AWAY
         yield self._is_emptied, Doubt.ASLEEP
-        is_asked = self._asked_link == look.links
-        is_unproven = self._confirmed_link != look.links or look.is_doubted
+        is_asked = self._asked_link == look.link
+        is_unproven = self._confirmed_link != look.link or look.is_doubted
         yield is_unproven, self._doubt if is_asked else self._first_doubt
         has_no_numbers = look.troubles.repeats >= REPEATS_DOUBTED
         yield look.unplaced > self._settled_unplaced or has_no_numbers, Doubt.UNREADABLE
@@ -563,11 +564,11 @@ class Publisher:
 
     def begin_again(self) -> None:
         """The log has something else of it than what was known: nothing is known any more."""
-        self._proven_link = 0
+        self._proven_link = NO_LINK
         self._unconfirm()
 
     def _unconfirm(self) -> None:
-        self._confirmed_link = self._asked_link = 0
+        self._confirmed_link = self._asked_link = NO_LINK
         self._doubt = self._first_doubt
         self.rests_until = 0.0
 
@@ -607,11 +608,11 @@ class Publisher:
             or not self._seen.connected
             or self._seen.is_silent
             or self._is_behind  # a replay must not overtake what has arrived
-            or not self._seen.links
+            or not self._seen.link
             or now < self._asks_at()
         ):
             return EngineQuestion.NOTHING
-        if self._asked_link != self._seen.links:
+        if self._asked_link != self._seen.link:
             return EngineQuestion.REPAIR
         return EngineQuestion.CHECK if self.can_replay else EngineQuestion.NOTHING
 
@@ -619,8 +620,8 @@ class Publisher:
         """When its engine is to be asked, as far as that is a matter of time."""
         from_then = max(self._up_at + LINK_SETTLE_S, self._ask_at)
         if (
-            self._asked_link != self._seen.links
-            or self._confirmed_link != self._seen.links
+            self._asked_link != self._seen.link
+            or self._confirmed_link != self._seen.link
             or self._seen.is_doubted
         ):
             return from_then
@@ -651,31 +652,31 @@ class Publisher:
     def reads_process(self, now: float) -> bool:
         """Whether its engine is to be asked which process it is."""
         engine = self.engine
-        is_up = self.is_placed and self._seen.connected and self._seen.links > 0
-        return engine is not None and is_up and now >= engine.reads_at(self._seen.links)
+        is_up = self.is_placed and self._seen.connected and self._seen.link > NO_LINK
+        return engine is not None and is_up and now >= engine.reads_at(self._seen.link)
 
     def inquires_at(self) -> float:
         """When its engine is to be asked either, as far as that is a matter of time."""
         engine = self.engine
         assert engine is not None
-        reads_at = engine.reads_at(self._seen.links)
+        reads_at = engine.reads_at(self._seen.link)
         if self.can_replay and not self.fails:
             return reads_at
         return min(reads_at, max(self._heard_at + CHECK_SILENCE_S, engine.probes_at))
 
-    def begin_asking(self, now: float, *, heard: int) -> int:
+    def begin_asking(self, now: float, *, heard: LinkNumber) -> LinkNumber:
         """A repair begins, after the link `heard` has brought a message; returns the link that it
-        may confirm, 0 for none.
+        may confirm, NO_LINK for none.
         """
         self.rests_until = 0.0
         self._began_at = now
-        settled = now >= self._up_at + LINK_SETTLE_S or heard == self._seen.links
-        self._asked_link = self._seen.links if settled and self._seen.connected else 0
+        settled = now >= self._up_at + LINK_SETTLE_S or heard == self._seen.link
+        self._asked_link = self._seen.link if settled and self._seen.connected else NO_LINK
         self._asked_unplaced = self._seen.unplaced
         return self._asked_link
 
     def answered(
-        self, now: float, link: int, doubt: Doubt | None, *, heard_all: bool = True
+        self, now: float, link: LinkNumber, doubt: Doubt | None, *, heard_all: bool = True
     ) -> None:
         """A repair that began on this link has ended, and confirms the publisher or not: as of when
         it began, for its engine may have given the answer then; where it was not heard to the end,
@@ -685,13 +686,13 @@ class Publisher:
         self.rests_until = 0.0
         self._note_answer(doubt, link)
         if doubt is None and self._began_at < self._distrusted_at:
-            self._asked_link, self._ask_at = 0, now
+            self._asked_link, self._ask_at = NO_LINK, now
             return
         if doubt is None:
             self._failures, self._unmatched, self._ask_at = 0, 0, now
             if self.engine is not None:
                 self.engine.heard()
-            if link and link == self._seen.links and self._seen.connected:
+            if link and link == self._seen.link and self._seen.connected:
                 self._confirmed_link = link
                 if heard_all:
                     self._asked_at = self._began_at
@@ -713,9 +714,9 @@ class Publisher:
         self._failures += 1
         self._doubt = doubt
         if self._failures >= CHECK_FAILURES_MAX:
-            self._confirmed_link = 0
+            self._confirmed_link = NO_LINK
 
-    def _note_answer(self, doubt: Doubt | None, link: int) -> None:
+    def _note_answer(self, doubt: Doubt | None, link: LinkNumber) -> None:
         """What was found out of its replay socket; without a link it had no time to answer."""
         if not self.can_replay:
             return

@@ -36,6 +36,7 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
+from bridge.link_numbers import NO_LINK
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch
@@ -73,7 +74,7 @@ class RepairStep(Enum):
     DONE = "done"  # nothing more is needed, or available
 
 
-class Ending(Enum):
+class ReplyEnding(Enum):
     """How a reply has ended."""
 
     SILENT = "silent"  # without anything that was taken, and without its marker
@@ -87,19 +88,19 @@ class Ending(Enum):
 
 
 ENDINGS: Final = {
-    Ending.SILENT: RepairStep.ASK,
-    Ending.BROKEN: RepairStep.ASK,
-    Ending.SHORT: RepairStep.ASK,
-    Ending.UNANCHORED: RepairStep.ASK,
-    Ending.SAME: RepairStep.DONE,
-    Ending.WHOLE: RepairStep.DONE,
-    Ending.EMPTY: RepairStep.DONE,
-    Ending.BEHIND: RepairStep.ASK,
+    ReplyEnding.SILENT: RepairStep.ASK,
+    ReplyEnding.BROKEN: RepairStep.ASK,
+    ReplyEnding.SHORT: RepairStep.ASK,
+    ReplyEnding.UNANCHORED: RepairStep.ASK,
+    ReplyEnding.SAME: RepairStep.DONE,
+    ReplyEnding.WHOLE: RepairStep.DONE,
+    ReplyEnding.EMPTY: RepairStep.DONE,
+    ReplyEnding.BEHIND: RepairStep.ASK,
 }
 """What to do next."""
 
 
-class Repair:
+class ReplayRepair:
     """Follows one repair; one owner, who reads the socket. The publisher is held, and stays so.
 
     While `begin` allows it, ask from `start`, give the replies to `feed` as long as `answer` is
@@ -130,9 +131,9 @@ class Repair:
         self._taken = 0  # batches of the reply under way
         self._highest = -1  # of their numbers, those passed over included
         self._ended_at: int | None = None  # the same, of the last whole reply
-        self._link = 0  # which brought the last message, when it was asked for
-        self._live_link = 0
-        self._up_link = 0  # the one that was up then, or 0
+        self._link = NO_LINK  # which brought the last message, when it was asked for
+        self._live_link = NO_LINK
+        self._up_link = NO_LINK  # the one that was up then
         self._hole: tuple[int, int] | None = None
         self._broke_at: int | None = None  # the batch at which the reply before broke off
         self._behind = 0  # from where on what is behind such batches is asked for
@@ -197,9 +198,8 @@ class Repair:
         of this moment.
         """
         self._waited = self._sequencer.waiting
-        self._link = self._sequencer.stream.link
-        self._live_link = self._sequencer.stream.live_link
-        self._up_link = self._sequencer.stream.up_link
+        links = self._sequencer.stream.links
+        self._link, self._live_link, self._up_link = links.last, links.live, links.up
 
     def feed(self, messages: Iterable[RawMessage], now: float) -> Iterator[list[SequencedRecord]]:
         """Takes replies, in order; gives their records, a turn's worth at a time. At the end
@@ -306,38 +306,38 @@ class Repair:
             self._end_whole(self._is_whole_without_reply())
         ending = next(ending for is_so, ending in self._endings(complete) if is_so)
         match ending:
-            case Ending.SILENT:
+            case ReplyEnding.SILENT:
                 self._note_silence()
-            case Ending.UNANCHORED:
+            case ReplyEnding.UNANCHORED:
                 # A reply may have lost its end, once.
                 self._ask_for_incarnation(new=self._ended_short)
                 self._ended_short = not self._new_incarnation
-            case Ending.SHORT:
+            case ReplyEnding.SHORT:
                 self._ended_short = False
-            case Ending.WHOLE:
+            case ReplyEnding.WHOLE:
                 self._ended_short = self._ended_short and not complete
                 self._end_whole(self._anchored)
-            case Ending.BEHIND:
+            case ReplyEnding.BEHIND:
                 self._ask_for_incarnation(new=True)  # it has not yet sent as much as the log has
         return ENDINGS[ending]
 
-    def _endings(self, complete: bool) -> Iterator[tuple[bool, Ending]]:
+    def _endings(self, complete: bool) -> Iterator[tuple[bool, ReplyEnding]]:
         """The cases; one is so, and the first one counts."""
         if not complete:
-            yield not self._verified, Ending.SILENT
-            yield self._is_joined(), Ending.WHOLE
-            yield True, Ending.BROKEN
+            yield not self._verified, ReplyEnding.SILENT
+            yield self._is_joined(), ReplyEnding.WHOLE
+            yield True, ReplyEnding.BROKEN
         elif self._verified:
             is_unanchored = self._is_without_anchor()
-            yield is_unanchored and self._is_same_process(), Ending.SAME
-            yield is_unanchored, Ending.UNANCHORED
-            yield self._is_beyond_reply() or self._is_short() or self._is_cut(), Ending.SHORT
-            yield self._taken > 0 and not self._is_joined(), Ending.SHORT
-            yield True, Ending.WHOLE
+            yield is_unanchored and self._is_same_process(), ReplyEnding.SAME
+            yield is_unanchored, ReplyEnding.UNANCHORED
+            yield self._is_beyond_reply() or self._is_short() or self._is_cut(), ReplyEnding.SHORT
+            yield self._taken > 0 and not self._is_joined(), ReplyEnding.SHORT
+            yield True, ReplyEnding.WHOLE
         else:
-            yield not self._expects_reply(), Ending.EMPTY
-            yield self._is_same_process(), Ending.EMPTY
-            yield True, Ending.BEHIND
+            yield not self._expects_reply(), ReplyEnding.EMPTY
+            yield self._is_same_process(), ReplyEnding.EMPTY
+            yield True, ReplyEnding.BEHIND
 
     def _drop_process_before(self) -> None:
         """Drops what waits of the process before the one that has replied."""
@@ -365,7 +365,7 @@ class Repair:
         """
         self._whole = is_whole
         if is_whole and self._up_link:
-            self._sequencer.stream.adopt_link(self._up_link, heard=self._link)
+            self._sequencer.stream.links.adopt(self._up_link, heard=self._link)
 
     def _is_of_another(self, batch: DecodedBatch) -> bool:
         """Before all steps: whether a batch of this number came live over its link, and was
@@ -442,7 +442,7 @@ class Repair:
         has the newest.
         """
         first = self._sequencer.first_held()
-        if first is None or not 0 < first.link < self._live_link:
+        if first is None or not NO_LINK < first.link < self._live_link:
             return False
         return first.batch.sequence > self._highest
 

@@ -28,7 +28,7 @@ import zmq
 import zmq.asyncio
 
 from bridge.bounds import REPLAY_CHUNK_BYTES, REPLAYS_AT_ONCE_MAX
-from bridge.publisher.repair import Repair, RepairResult, RepairStep
+from bridge.publisher.repair import RepairResult, RepairStep, ReplayRepair
 from bridge.publisher.sequencer import Sequencer
 from bridge.sockets.curve import CURVE
 from bridge.sockets.endpoints import check_endpoint, names_host
@@ -136,7 +136,7 @@ class Replayer:
             return RepairResult(Doubt.REPLAY_SILENT, heard_all=False)
 
     async def _repair(self, sequencer: Sequencer, engine: ReplaySocket, emit: Emit) -> RepairResult:
-        repair, publisher = Repair(sequencer), sequencer.stream.publisher
+        repair, publisher = ReplayRepair(sequencer), sequencer.stream.publisher
         end_at = self._clock.monotonic() + REPLAY_TOTAL_S
         while repair.begin():
             self.requests += 1
@@ -153,7 +153,7 @@ class Replayer:
 
     async def _ask(
         self,
-        repair: Repair,
+        repair: ReplayRepair,
         sequencer: Sequencer,
         engine: ReplaySocket,
         emit: Emit,
@@ -186,7 +186,7 @@ class Replayer:
 
     async def _read(
         self,
-        repair: Repair,
+        repair: ReplayRepair,
         sequencer: Sequencer,
         engine: ReplaySocket,
         emit: Emit,

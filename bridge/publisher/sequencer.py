@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from bridge.bounds import HELD_TURN_S
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
 from bridge.publisher.stream import BatchStream
-from bridge.publisher.waits import Change, Wait, Waits
+from bridge.publisher.waits import Wait, WaitChange, Waits
 from bridge.publisher.window import Window
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import DecodedBatch, open_source
@@ -86,7 +87,7 @@ class Sequencer:
         self._totals = IntakeTotals() if totals is None else totals
         self._held = HeldBatches(self._totals)
         self._missing: MissingBatches | None = None  # becomes a gap at the end of the wait
-        self._asked_link = 0  # that was up as the wait began: what the engine was asked over
+        self._asked_link = NO_LINK  # that was up as the wait began: what the engine was asked over
         self._now: float  # of the turn under way, as its window
         self._window: Window
 
@@ -113,18 +114,18 @@ class Sequencer:
         many these are.
         """
         message, stream = messages[at], self.stream
-        if 0 < message.link < stream.first_link:
+        if stream.links.is_earlier(message.link):
             stream.drop_earlier(1)
             return 1
-        if message.link != stream.link:
+        if message.link != stream.links.last:
             self._begin_link(message.link)
         if not self._waits.holds and (taken := self._take_run(messages, at)):
-            stream.received_at = messages[at + taken - 1].received_at
+            stream.arrivals.received_at = messages[at + taken - 1].received_at
             return taken
-        stream.received_at = message.received_at
+        stream.arrivals.received_at = message.received_at
         batch: DecodedBatch | None = None
         try:
-            stream.heard += 1
+            stream.arrivals.messages += 1
             batch = stream.decode(message)
             if batch is not None:
                 self._take_batch(batch, message)
@@ -148,30 +149,31 @@ class Sequencer:
 
     def _take_batch(self, batch: DecodedBatch, message: RawMessage) -> None:
         """A batch came live: it follows, or waits."""
-        stream = self.stream
+        stream, link = self.stream, self.stream.links.last
+        arrivals = stream.arrivals
         stream.counters.note_number(batch.sequence)
-        stream.received_time = batch.engine_time or stream.received_time
+        arrivals.engine_time = batch.engine_time or arrivals.engine_time
         if not self._waits.holds and stream.needs_repair(batch):
             self._hold_at_gap(MISSED)
         if self._waits.holds:
-            self._let_wait(HeldBatch(batch, message.size_bytes, stream.link))
-        elif stream.accept(batch, self._window, stream.link):
+            self._let_wait(HeldBatch(batch, message.size_bytes, link))
+        elif stream.accept(batch, self._window, link):
             stream.unplaced = 0  # what may have been missing is a gap now, or was not there
 
     def end_turn(self) -> list[SequencedRecord]:
         """The records of the messages that were taken."""
         records = self._close(self._window, self._now, ask_again=True)
         del self._window  # else its records would be kept
-        self.stream.lateness.note(self.stream.received_time, self.stream.received_at)
+        self.stream.arrivals.end_turn()
         return records
 
-    def _begin_link(self, link: int) -> None:
+    def _begin_link(self, link: LinkNumber) -> None:
         """The publisher's first message over another link: that it follows on proves nothing, since
         the engine may have restarted and come exactly as far. Its replay can tell.
         """
         self.stream.begin_link(link)
         if self.stream.repairs and not self.is_held:
-            self._hold_at_gap(self.stream.away)
+            self._hold_at_gap(self.stream.causes.away)
 
     def _fail(self, batch: DecodedBatch | None) -> None:
         """A message of the turn has met an unexpected error; `batch`: of it, where it is known."""
@@ -184,8 +186,8 @@ class Sequencer:
             self._window = self._go_back(self._now)
 
     def _hold_at_gap(self, cause: str) -> None:
-        self._waits.change(Change.MISSED)
-        self.stream.cause = cause
+        self._waits.change(WaitChange.MISSED)
+        self.stream.causes.wait = cause
         self._totals.gaps.append(self.stream.publisher)
 
     def _let_wait(self, held: HeldBatch) -> None:
@@ -207,16 +209,16 @@ class Sequencer:
             cause: why some of them may be missing, where it did not wait for another one.
         """
         if not self._waits.holds or self.is_resuming:
-            self._waits.change(Change.MISSED)
-        self._asked_link = self.stream.live_link
-        self.stream.cause = self.stream.cause or self.stream.away or cause
+            self._waits.change(WaitChange.MISSED)
+        self._asked_link = self.stream.links.live
+        self.stream.causes.hold(cause)
 
     def place(self, anchor: Anchor, *, away: str = "") -> None:
         """Sets the publisher's last batch in the log, see `BatchStream.place`; `away` says why
         batches may be missing behind it.
         """
         self.stream.place(anchor)
-        self.stream.away = away
+        self.stream.causes.away = away
 
     def has_in_common(self, anchor: Anchor) -> bool:
         """Whether that batch of the log came to us, too, and waits."""
@@ -242,31 +244,27 @@ class Sequencer:
         """
         common, link = self._common(self.stream.anchor), joint.link
         last, over = common[-1] if common else None, self._held.overflowed
-        if last is not None and self.stream.proof is None:
+        if last is not None and not self.stream.is_doubted:
             link = link or last.link  # its process has published that batch
         if (
             (last is not None and over is not None)
             and over.link == last.link
-            and over.batch.sequence <= self.stream.tracker.sequence
+            and over.batch.sequence <= self.stream.cursor.sequence
         ):
             self._held.overflowed = None  # that bridge has had no room for it either
         for _ in common:
             self._held.pop()
         self.stream.counters.duplicates += len(common)
         if link:
-            self.stream.link = max(self.stream.link, link)
+            self.stream.links.join(link)
             self.stream.prove(link)
             if joint.is_whole:
                 self.stream.pairing.note_whole()
 
-    def prove(self, link: int) -> None:
+    def prove(self, link: LinkNumber) -> None:
         """The engine still has the batch of `proven`, and was asked when this was the link."""
-        if self.stream.link == link:
+        if self.stream.links.last == link:
             self.stream.prove(link)
-
-    def note_link(self, link: int, *, is_up: bool = True) -> None:
-        """This link is up, or will be the next one."""
-        self.stream.live_link, self.stream.is_up = link, is_up
 
     # Whose a replay is: see `bridge.publisher.pairing`
 
@@ -277,10 +275,10 @@ class Sequencer:
         pairing = self.stream.pairing
         return None if pairing.is_shown or pairing.live is None else pairing.live.sequence
 
-    def differs_from_waiting(self, batch: DecodedBatch, link: int) -> bool:
+    def differs_from_waiting(self, batch: DecodedBatch, link: LinkNumber) -> bool:
         """The same, of the first batch that waits."""
         first = self._held.first
-        if first is None or not 0 < first.link == link:
+        if first is None or not NO_LINK < first.link == link:
             return False
         return batch.sequence == first.batch.sequence and not batch.is_same(first.batch)
 
@@ -295,7 +293,7 @@ class Sequencer:
         elif waiting is not None and batch.is_same(waiting):
             pairing.show(is_anchored=is_anchored)
 
-    def refuse(self, batch: DecodedBatch, now: float, *, link: int) -> list[SequencedRecord]:
+    def refuse(self, batch: DecodedBatch, now: float, *, link: LinkNumber) -> list[SequencedRecord]:
         """Its replay is another publisher's, as this batch of it shows: what may have been taken of
         it before is withdrawn, and what of that incarnation came live is lost.
 
@@ -318,7 +316,7 @@ class Sequencer:
             records += self._close(window, now)
         return records
 
-    def drop_earlier(self, link: int) -> bool:
+    def drop_earlier(self, link: LinkNumber) -> bool:
         """Drops the first batch that waits, and all that came over the same link, where that was
         before this one: a link ends with the process at its other end. Returns whether it did.
 
@@ -326,14 +324,14 @@ class Sequencer:
             link: the live one when it was asked.
         """
         first = self.first_held()
-        if first is None or not 0 < first.link < link:
+        if first is None or not NO_LINK < first.link < link:
             return False
         dropped = 0
         link = first.link
         while (held := self._held.first) is not None and held.link <= link:
             dropped += not self.stream.is_older(held.batch, held.link)
             self._held.pop()
-        self._held.forget_overflow(up_to_link=link)  # of that incarnation, too
+        self._held.forget_overflow(until=link)  # of that incarnation, too
         self.stream.drop_earlier(dropped)
         return True
 
@@ -379,7 +377,7 @@ class Sequencer:
         On any thread; live messages are decoded one at a time.
         """
         try:
-            return self.stream.source.decode(message.frames)
+            return self.stream.read(message)
         except Exception:  # noqa: BLE001 -- the intake meets it again, and counts it
             return None
 
@@ -388,7 +386,7 @@ class Sequencer:
         return message._replace(batch=self.decode_ahead(message))
 
     def accept(
-        self, batches: Iterable[DecodedBatch], now: float, *, link: int
+        self, batches: Iterable[DecodedBatch], now: float, *, link: LinkNumber
     ) -> list[SequencedRecord]:
         """The records of replayed batches, in order; gaps between them are lost for good. The
         records say why these had been missing: the cause of the wait.
@@ -399,10 +397,10 @@ class Sequencer:
             link: that had brought its last message when it was asked for them.
         """
         window = self.stream.open(now)
-        self.stream.begin_repaired()
+        self.stream.causes.begin_repaired(self.stream.cursor.sequence)
         for batch in batches:
             window = self._accept(window, batch, link, now)
-        self.stream.repaired = ""
+        self.stream.causes.end_repaired()
         return self._close(window, now)
 
     def release(self, before_time: float, now: float) -> Iterator[list[SequencedRecord]]:
@@ -418,7 +416,7 @@ class Sequencer:
             if batch.engine_time is not None and batch.engine_time >= before_time:
                 break
             is_older = self.stream.is_older(batch, link)
-            if not is_older and batch.sequence <= self.stream.tracker.sequence:
+            if not is_older and batch.sequence <= self.stream.cursor.sequence:
                 break  # it is the first one of the next incarnation
             self._held.pop()
             if not is_older:
@@ -426,7 +424,7 @@ class Sequencer:
         yield self._close(window, now)
 
     def begin_incarnation(
-        self, now: float, *, link: int, reason: str = RESTARTED
+        self, now: float, *, link: LinkNumber, reason: str = RESTARTED
     ) -> list[SequencedRecord]:
         """The reset that withdraws all that the publisher announced in the incarnation before.
 
@@ -435,16 +433,13 @@ class Sequencer:
             link: that had brought its last message when it was asked.
             reason: of the reset.
         """
-        self.stream.counters.restarts += 1
-        self.stream.cause = reason
+        self.stream.causes.wait = reason
         window = self.stream.open(now)
-        self.stream.tracker.begin_incarnation()
-        self.stream.forget_incarnation(link)
-        window.add_reset(incarnation=self.stream.tracker.incarnation, reason=reason)
+        self.stream.begin_incarnation(window, link, reason)
         return window.close()
 
     def begin_process(
-        self, now: float, *, last_link: int, link: int
+        self, now: float, *, last_link: LinkNumber, link: LinkNumber
     ) -> Iterator[list[SequencedRecord]]:
         """Another process of the engine is at the other end of the link: what waits of the one
         before is written, then the reset. As many records at a time as take HELD_TURN_S.
@@ -460,7 +455,7 @@ class Sequencer:
             window, until = self.stream.open(now), self._totals.clock.monotonic() + HELD_TURN_S
             while self._waits_before(link):
                 held = self._held.pop()
-                if 0 < held.link <= last_link:
+                if NO_LINK < held.link <= last_link:
                     window = self._accept(window, held.batch, held.link, now)
                 else:
                     dropped += 1
@@ -471,34 +466,34 @@ class Sequencer:
         self._missing = None  # if it is of this process, it is replayed, or a gap
         live = self.stream.pairing.live
         records = self.begin_incarnation(now, link=link)
-        if live is not None and live.link == link > 0:
+        if live is not None and live.link == link > NO_LINK:
             # It was taken for one of the process before, and is withdrawn with that.
             self.expect(self.stream.at(live.sequence), RESTARTED)
         yield records
 
-    def begin_at(self, link: int) -> None:
+    def begin_at(self, link: LinkNumber) -> None:
         """The process over this link is known, and the log has the reset of an incarnation of which
         it has no batch yet: what came over earlier links may be of the process before.
         """
-        if self.stream.tracker.sequence >= 0 or self.stream.tracker.incarnation <= 1:
+        if self.stream.cursor.sequence >= 0 or self.stream.cursor.incarnation <= 1:
             return
         dropped = 0
-        while (first := self._held.first) is not None and 0 < first.link < link:
+        while (first := self._held.first) is not None and NO_LINK < first.link < link:
             self._held.pop()
             dropped += 1
         self._begin_process(link, dropped)
 
-    def _begin_process(self, link: int, dropped: int) -> None:
+    def _begin_process(self, link: LinkNumber, dropped: int) -> None:
         self.stream.drop_earlier(dropped)
-        self.stream.first_link = link
-        self._held.forget_overflow(up_to_link=link - 1)
+        self.stream.links.first = link
+        self._held.forget_overflow(until=LinkNumber(link - 1))
 
-    def _waits_before(self, link: int) -> bool:
+    def _waits_before(self, link: LinkNumber) -> bool:
         first = self.first_held()
         return first is not None and first.link < link
 
     def lose(
-        self, sequence: int, error: BatchError, now: float, *, link: int
+        self, sequence: int, error: BatchError, now: float, *, link: LinkNumber
     ) -> list[SequencedRecord]:
         """The gap for all up to this batch, where the log does not have it; it counts as dropped.
 
@@ -509,7 +504,7 @@ class Sequencer:
             link: that had brought its last message when it was asked for them.
         """
         self.stream.counters.count_drop(error)
-        if self.stream.tracker.sequence == -1:
+        if self.stream.cursor.sequence == -1:
             self.stream.prove(link)  # the log has nothing else of this incarnation
         window = self.stream.open(now)
         self.stream.lose(window, MissingBatches(self.stream.at(sequence), error.reason))
@@ -522,7 +517,7 @@ class Sequencer:
             cursor: of the last batch that is known to have been sent.
             reason: of the gap, unless a batch that waits shows the gap anyway.
         """
-        self._missing, self.stream.cause = MissingBatches(cursor, reason), reason
+        self._missing, self.stream.causes.wait = MissingBatches(cursor, reason), reason
 
     def resume(self, now: float, *, until: float = math.inf) -> list[SequencedRecord]:
         """Ends the wait: the records of what waited, in order, after a gap for what is missing.
@@ -541,17 +536,17 @@ class Sequencer:
         is_later, has_taken = self.is_resuming, False
         while (held := self.first_held()) is not None:
             if has_taken and self._totals.clock.monotonic() >= until:
-                self._waits.change(Change.FOLLOWING)
+                self._waits.change(WaitChange.FOLLOWING)
                 return self._close(window, now)
-            is_unasked = is_later or has_taken or 0 < self._asked_link < held.link
+            is_unasked = is_later or has_taken or NO_LINK < self._asked_link < held.link
             if is_unasked and self.stream.needs_repair(held.batch):
                 self._hold_at_gap(MISSED)
                 return self._close(window, now)
             has_taken = True
             self._held.pop()
             window = self._accept(window, held.batch, held.link, now)
-        self._waits.change(Change.FOLLOWED)
-        self.stream.cause = ""
+        self._waits.change(WaitChange.FOLLOWED)
+        self.stream.causes.wait = ""
         self._ask_for_overflowed(window)
         return self._close(window, now)
 
@@ -581,7 +576,7 @@ class Sequencer:
             return self._lose(now).close()
         return self._go_back(now).close()
 
-    def _accept(self, window: Window, batch: DecodedBatch, link: int, now: float) -> Window:
+    def _accept(self, window: Window, batch: DecodedBatch, link: LinkNumber, now: float) -> Window:
         """Appends the batch to the window; on an error, starts a window with a gap instead."""
         try:
             self.stream.accept(batch, window, link)

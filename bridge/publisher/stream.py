@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.anchor import Anchor, BegunBatch, Checkpoint
-from bridge.publisher.causes import JOINED_LATE, MISSED, RECONNECTED, RESTARTED, cause_of_repair
+from bridge.publisher.arrivals import Arrivals
+from bridge.publisher.causes import JOINED_LATE, RECONNECTED, RESTARTED, Causes
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.event_numbers import EventNumbers
 from bridge.publisher.held_batches import MissingBatches
-from bridge.publisher.lateness import Lateness
+from bridge.publisher.links import Links
 from bridge.publisher.media import Media
 from bridge.publisher.pairing import LiveBatch, Pairing
 from bridge.publisher.tracker import SequenceOutcome, SequenceTracker
@@ -29,8 +31,6 @@ from schemas.registration import Registration
 RUN_MESSAGES_MAX: Final = 64  # decoded together, where they simply follow on
 
 _logger = logging.getLogger(__name__)
-
-_NO_LINK: Final = -1
 
 
 class BatchPlace(Enum):
@@ -64,189 +64,174 @@ def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> Ba
 
 
 class BatchStream:
-    """See the module; one owner, the publisher's sequencer."""
+    """See the module; one owner, the publisher's sequencer.
+
+    Attributes:
+        publisher: whose batches these are.
+        repairs: whether batches that are missing can be asked for.
+        counters, arrivals, links, causes, pairing: what is known of it beside its batches.
+        degraded: whether a gap was written here, and no reset or clear since.
+        unplaced: the last message without a place, where no batch came behind it; else 0.
+    """
 
     __slots__ = (
         "_begun",
         "_checkpoint",
+        "_engine_time",
         "_has_told_gap",
-        "_proven_link",
+        "_media",
+        "_numbers",
+        "_out_of_range",
+        "_proof",
         "_run_max",
-        "away",
-        "cause",
+        "_source",
+        "_tracker",
+        "_windows",
+        "arrivals",
+        "causes",
         "counters",
         "degraded",
-        "engine_time",
-        "first_link",
-        "heard",
-        "is_up",
-        "lateness",
-        "link",
-        "live_link",
-        "media",
-        "numbers",
-        "out_of_range",
+        "links",
         "pairing",
-        "proof",
         "publisher",
-        "received_at",
-        "received_time",
-        "repaired",
         "repairs",
-        "source",
-        "tracker",
         "unplaced",
-        "windows",
     )
 
     def __init__(
         self, registration: Registration, source: MessageDecoder, cursor: Cursor, repairs: bool
     ) -> None:
         self.publisher = registration.publisher
-        self.source = source
-        self.tracker = SequenceTracker(cursor)
-        self.counters = PublisherCounters(registration.service_key)
-        self.engine_time = 0.0
-        self.numbers = EventNumbers()
-        self.windows = Windows()
-        self.media = Media(registration)
-        self._begun: BegunBatch | None = None
-        self.degraded = False  # a gap was written here, and no reset or clear since
-        self._has_told_gap = False
         self.repairs = repairs
-        self.away = ""  # why batches may be missing before the next one, if any
-        self.cause = ""  # why it waits: of the batches that a replay brings meanwhile
-        self.repaired = ""  # the same, while such batches are accepted
-        self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
-        self.lateness = Lateness()
-        self.received_time = 0.0  # the engine's, of the last live batch
-        self.received_at = 0.0  # when the last message came, monotonic seconds
-        self.heard = 0  # messages that came live
-        self.out_of_range: WireError | None = None  # of a batch whose number no gap can have
-        self.unplaced = 0  # the last message without a place, where no batch came behind it
-        self.link = 0  # the one that brought the last message
-        self.live_link = 0  # the one that is up, or the next
-        self.first_link = 0  # to the engine's process: what came over others is of one before
-        self.is_up = False
-        self._proven_link = _NO_LINK  # what comes over it is known to be of the log's incarnation
-        self.proof: Proof | None = None  # what follows it may be of another one
+        self.counters = PublisherCounters(registration.service_key)
+        self.arrivals = Arrivals()
+        self.links = Links()
+        self.causes = Causes()
         self.pairing = Pairing()
-        self.windows.place(None, is_empty=cursor.sequence < 0)
+        self.degraded = False
+        self.unplaced = 0
+        self._source = source
+        self._tracker = SequenceTracker(cursor)
+        self._engine_time = 0.0
+        self._proof: Proof | None = None  # what follows it may be of another incarnation
+        self._begun: BegunBatch | None = None
+        self._numbers = EventNumbers()
+        self._windows = Windows()
+        self._windows.place(None, is_empty=cursor.sequence < 0)
+        self._media = Media(registration)
+        self._out_of_range: WireError | None = None  # of a batch whose number no gap can have
+        self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
+        self._has_told_gap = False
         self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
     def cursor(self) -> Cursor:
         """The last accepted batch."""
-        return self.tracker.cursor
+        return self._tracker.cursor
 
     def at(self, sequence: int) -> Cursor:
         """The batch of this number in the incarnation of the last accepted one."""
-        return Cursor(self.tracker.incarnation, sequence)
-
-    @property
-    def up_link(self) -> int:
-        """The link that is up; 0 for none, or where that is not known."""
-        return self.live_link if self.is_up else 0
+        return Cursor(self._tracker.incarnation, sequence)
 
     @property
     def is_doubted(self) -> bool:
         """Whether batches were accepted of which it is not known that they are of the incarnation
         of those before.
         """
-        return self.proof is not None
+        return self._proof is not None
 
     @property
     def anchor(self) -> Anchor:
         """The last accepted batch, with what identifies its incarnation."""
-        cursor, begun = self.tracker.cursor, self._begun
+        cursor, begun = self._tracker.cursor, self._begun
         begun_time = begun.engine_time if begun is not None and begun.after == cursor else None
-        heard, window = self.pairing.heard, self.windows.largest
-        names = self.media.names
-        return Anchor(cursor, self.engine_time, self.proof, begun_time, heard, window, names)
+        heard, window = self.pairing.heard, self._windows.largest
+        names = self._media.names
+        return Anchor(cursor, self._engine_time, self._proof, begun_time, heard, window, names)
 
     def place(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
-        if self.tracker.sequence >= 0 and self.tracker.cursor > anchor.cursor:
-            self.link = 0  # what it has brought is not in the log: only the next batch shows that
-        if self.tracker.cursor != anchor.cursor:
-            self.tracker = SequenceTracker(anchor.cursor)
-            self._proven_link = _NO_LINK
+        if self._tracker.sequence >= 0 and self._tracker.cursor > anchor.cursor:
+            self.links.forget_last()
+        if self._tracker.cursor != anchor.cursor:
+            self._tracker = SequenceTracker(anchor.cursor)
+            self.links.forget_proof()
             self.pairing.place(anchor.heard, is_open=anchor.cursor.sequence >= 0)
-            self.numbers.forget()
-        self.windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
-        self.media.names = anchor.media
-        self.engine_time, self.proof = anchor.engine_time, anchor.proof
+            self._numbers.forget()
+        self._windows.place(anchor.window, is_empty=anchor.cursor.sequence < 0)
+        self._media.names = anchor.media
+        self._engine_time, self._proof = anchor.engine_time, anchor.proof
         self._begun = None if anchor.begun is None else BegunBatch(anchor.cursor, anchor.begun)
 
     # Which incarnation: numbers alone do not tell one from another that has come as far
 
-    def begin_link(self, link: int) -> None:
+    def begin_link(self, link: LinkNumber) -> None:
         """What comes now comes over this link."""
-        self.link = link
+        self.links.last = link
         self.counters.number, self.counters.repeats = -1, 0  # an engine that restarts begins again
-        self.away = self.away or RECONNECTED
-        self.lateness = Lateness()  # the engine may be another one, with another clock
+        self.causes.away = self.causes.away or RECONNECTED
+        self.arrivals.begin_link()
 
     def drop_earlier(self, batches: int) -> None:
         """So many came over a link to a process of the engine before the one that the log has."""
         reason = "its link was to a process of the engine before the present one"
         self.counters.count_drop(BatchError(DropReason.EARLIER_INCARNATION, reason), batches)
 
-    def adopt_link(self, link: int, *, heard: int) -> None:
-        """What comes over this link is of the process that the link before was to: it was up when
-        that process was asked, and `heard` had brought the last message by then.
-        """
-        if self._proven_link == heard:
-            self._proven_link = max(heard, link)
-        self.link = max(self.link, link)
-
-    def prove(self, link: int) -> None:
+    def prove(self, link: LinkNumber) -> None:
         """The engine still has the batch that the log has: all since is of one incarnation.
 
         Args:
             link: over which it sends that incarnation. Over a later one another may come.
         """
-        self._proven_link, self.proof, self.away = link, None, ""
+        self.links.proven, self._proof, self.causes.away = link, None, ""
 
-    def forget_incarnation(self, link: int) -> None:
+    def begin_incarnation(self, window: Window, link: LinkNumber, reason: str) -> None:
+        """Another one begins, over this link, by a reset for this reason."""
+        self.counters.restarts += 1
+        self._tracker.begin_incarnation()
+        self._forget_incarnation(link)
+        window.add_reset(incarnation=self._tracker.incarnation, reason=reason)
+
+    def _forget_incarnation(self, link: LinkNumber) -> None:
         """Another one begins, over this link: nothing of the one before is true of it."""
         self.degraded = False
-        self.engine_time = 0.0
+        self._engine_time = 0.0
         self.pairing.begin_incarnation()
-        self.numbers.forget()
-        self.windows.forget()
-        self.media.forget()
+        self._numbers.forget()
+        self._windows.forget()
+        self._media.forget()
         self.prove(link)
 
     @property
     def proven(self) -> Proof:
         """The last batch that is known to be of the log's incarnation."""
-        return self.proof or Proof(self.tracker.sequence, self.engine_time)
+        return self._proof or Proof(self._tracker.sequence, self._engine_time)
 
     @property
-    def proven_link(self) -> int:
+    def proven_link(self) -> LinkNumber:
         """The link that brought the last message, where it is known to be of the log's incarnation
-        with all before it; else 0.
+        with all before it; else NO_LINK.
         """
-        is_proven = self._proven_link == self.link and self.proof is None
+        links = self.links
+        is_proven = links.proven == links.last and self._proof is None
         is_open = self.pairing.is_open and not self.pairing.was_shown
         is_whole = self.anchor.begun is None and not is_open
-        return self.link if is_proven and is_whole else 0
+        return links.last if is_proven and is_whole else NO_LINK
 
-    def is_of(self, link: int) -> bool:
+    def is_of(self, link: LinkNumber) -> bool:
         """Whether the log has a batch that the process at the other end of this link published."""
         live = self.pairing.live
-        return self._is_all_of(link) or (live is not None and 0 < live.link == link)
+        return self._is_all_of(link) or (live is not None and NO_LINK < live.link == link)
 
-    def _is_all_of(self, link: int) -> bool:
-        return 0 < link == self._proven_link and not self.pairing.is_open and self.proof is None
+    def _is_all_of(self, link: LinkNumber) -> bool:
+        return self.links.is_known(link) and not self.pairing.is_open and self._proof is None
 
-    def differs(self, batch: DecodedBatch, link: int) -> bool:
+    def differs(self, batch: DecodedBatch, link: LinkNumber) -> bool:
         """Whether a replayed batch is not the one that the log has of its number, and the process
         at the other end of this link published that: so it has not replayed this one.
         """
         live = self.pairing.live
-        if live is not None and 0 < live.link == link and live.recognises(batch) is False:
+        if live is not None and NO_LINK < live.link == link and live.recognises(batch) is False:
             return True
         return self._is_all_of(link) and self.recognises(batch) is False
 
@@ -254,12 +239,7 @@ class BatchStream:
         """Whether this is the batch of its number in the log; None where that cannot be told."""
         live = self.pairing.live
         known = None if live is None else live.recognises(batch)
-        return self.tracker.recognises(batch.sequence, batch.digest) if known is None else known
-
-    def begin_repaired(self) -> None:
-        """What is accepted from here on had been missing: a replay has brought it."""
-        self.cause = cause_of_repair(self.cause, self.tracker.sequence)
-        self.repaired = self.cause
+        return self._tracker.recognises(batch.sequence, batch.digest) if known is None else known
 
     # Windows
 
@@ -270,7 +250,7 @@ class BatchStream:
 
     def roll_back(self) -> Cursor:
         """Forgets the batches of the last window; returns the last of them."""
-        lost_to = self.tracker.cursor
+        lost_to = self._tracker.cursor
         self.place(self._checkpoint.anchor)
         self.degraded = self._checkpoint.degraded
         return lost_to
@@ -278,22 +258,22 @@ class BatchStream:
     def lose(self, window: Window, missing: MissingBatches) -> None:
         """Adds a gap for everything up to the cursor; nothing where it has been accepted."""
         cursor, reason = missing
-        if cursor <= self.tracker.cursor:
+        if cursor <= self._tracker.cursor:
             return
-        if cursor.incarnation > self.tracker.incarnation:
+        if cursor.incarnation > self._tracker.incarnation:
             window.add_reset(incarnation=cursor.incarnation, reason=reason)
             self.degraded = False
-            self.tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
+            self._tracker = SequenceTracker(Cursor(cursor.incarnation, -1))
             self.pairing.begin_incarnation()
-            self.windows.forget()
-            self.media.forget()
-        first, last = self.tracker.sequence + 1, cursor.sequence
+            self._windows.forget()
+            self._media.forget()
+        first, last = self._tracker.sequence + 1, cursor.sequence
         if first <= last:
             self.counters.gaps += 1
             self.counters.lost_batches += last - first + 1
             self.add_gap(window, first, last, reason)
-        self.tracker = SequenceTracker(cursor)
-        self.engine_time = 0.0
+        self._tracker = SequenceTracker(cursor)
+        self._engine_time = 0.0
 
     # Batches
 
@@ -303,19 +283,25 @@ class BatchStream:
         if isinstance(message.batch, DecodedBatch):
             return message.batch
         try:
-            return self.source.decode(message.frames)
+            return self.read(message)
         except WireError as error:
             self.counters.count_drop(error)
             self.unplaced = self.counters.messages
             if error.reason == DropReason.SEQUENCE_RANGE:
-                self.out_of_range = WireError(error.reason, error.detail)
+                self._out_of_range = WireError(error.reason, error.detail)
             return None
+
+    def read(self, message: RawMessage) -> DecodedBatch:
+        """The message's batch; any thread may ask, one at a time. WireError where its sequence
+        cannot be read.
+        """
+        return self._source.decode(message.frames)
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
         """Whether batches before this one are missing that the publisher may still have."""
-        if not self.repairs or batch.sequence == self.tracker.sequence + 1:
+        if not self.repairs or batch.sequence == self._tracker.sequence + 1:
             return False
-        return self.tracker.peek(batch.sequence, batch.digest).gap is not None
+        return self._tracker.peek(batch.sequence, batch.digest).gap is not None
 
     # Batches that simply follow on
 
@@ -345,7 +331,7 @@ class BatchStream:
             ):
                 break
             frames.append(message.frames)
-        if len(frames) < 2 or self.tracker.sequence + len(frames) > SEQUENCE_MAX:
+        if len(frames) < 2 or self._tracker.sequence + len(frames) > SEQUENCE_MAX:
             return 0
         run = self._decode_run(frames, window)
         taken = 0 if run is None else len(run.digests)
@@ -357,71 +343,71 @@ class BatchStream:
     def _takes_runs(self) -> bool:
         """Whether plain batches that follow on would move the cursor, and nothing else."""
         return (
-            self.tracker.sequence >= 0
-            and (self.link == self._proven_link or self.proof is not None)
-            and (self._begun is None or self._begun.after != self.tracker.cursor)
-            and self.out_of_range is None
+            self._tracker.sequence >= 0
+            and (self.links.last == self.links.proven or self._proof is not None)
+            and (self._begun is None or self._begun.after != self._tracker.cursor)
+            and self._out_of_range is None
         )
 
     def _decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
         """As many of the first as fit one record: the window's, or else a new one."""
-        sequence = self.tracker.sequence + 1
-        run = self.source.decode_run(messages, sequence, window.room_bytes)
+        sequence = self._tracker.sequence + 1
+        run = self._source.decode_run(messages, sequence, window.room_bytes)
         if run is None and window.room_bytes < window.next_room_bytes:
-            run = self.source.decode_run(messages, sequence, window.next_room_bytes)
+            run = self._source.decode_run(messages, sequence, window.next_room_bytes)
         return run
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
-        first, batches = self.tracker.sequence + 1, len(run.digests)
-        self.media.names |= run.media
+        first, batches = self._tracker.sequence + 1, len(run.digests)
+        self._media.names |= run.media
         window.add_batch(
-            incarnation=self.tracker.incarnation,
+            incarnation=self._tracker.incarnation,
             sequence=first,
             engine_time=run.engine_time,
             event_count=run.event_count,
             run=run.run,
-            doubted=self.proof is not None,
+            doubted=self._proof is not None,
             batches=batches,
-            media=self.media.names or None,
+            media=self._media.names or None,
         )
-        self.tracker.advance(run.digests)
-        self.away = ""
-        last = LiveBatch(self.tracker.sequence, run.digests[-1], run.engine_time, self.link)
+        self._tracker.advance(run.digests)
+        self.causes.away = ""
+        last = LiveBatch(self._tracker.sequence, run.digests[-1], run.engine_time, self.links.last)
         self.pairing.note_live(last)
-        self.engine_time = run.engine_time
-        self.received_time = run.engine_time or self.received_time
+        self._engine_time = run.engine_time
+        self.arrivals.engine_time = run.engine_time or self.arrivals.engine_time
         self.unplaced = 0
         self.counters.messages += batches
-        self.counters.number, self.counters.repeats = self.tracker.sequence, 0
-        self.heard += batches
+        self.counters.number, self.counters.repeats = self._tracker.sequence, 0
+        self.arrivals.messages += batches
         self.counters.batches += batches
         self.counters.events += run.event_count
 
     # Single batches
 
-    def accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
+    def accept(self, batch: DecodedBatch, window: Window, link: LinkNumber) -> bool:
         """Appends the batch to the window, after the reset or gap that it shows; False where it had
         been accepted before.
 
         Args:
             batch: the next one.
             window: of this stream.
-            link: that brought it, or that was there when it was asked for; 0 for unknown.
+            link: that brought it, or that was there when it was asked for; NO_LINK for unknown.
         """
         if self._begun is not None:
             self._begin_other(self._begun, batch, window, link)
         return self._accept(batch, window, link)
 
-    def _accept(self, batch: DecodedBatch, window: Window, link: int) -> bool:
-        before, proven_link = self.tracker.sequence, self._proven_link
-        if 0 < link == proven_link and self.is_older(batch, link):
+    def _accept(self, batch: DecodedBatch, window: Window, link: LinkNumber) -> bool:
+        before, proven_link = self._tracker.sequence, self.links.proven
+        if NO_LINK < link == proven_link and self.is_older(batch, link):
             # A link ends with the process at its other end: no restart. A replay was faster.
             self.note_again(batch, link)
             return False
-        outcome, gap = self.tracker.observe(
+        outcome, gap = self._tracker.observe(
             batch.sequence, batch.digest, is_of_one_run=self._is_of_one_run(batch)
         )
-        is_proven = link == proven_link or self.proof is not None
+        is_proven = link == proven_link or self._proof is not None
         if outcome is not _NEXT or before == -1 or not is_proven:  # else its place is NEXT
             place = place_of(outcome, is_first=before == -1, is_proven=is_proven)
             if place is BatchPlace.AGAIN:
@@ -432,95 +418,92 @@ class BatchStream:
             first, last = gap
             self.counters.gaps += 1
             self.counters.lost_batches += last - first + 1
-            reason = (self.cause or self.away or MISSED) if first else JOINED_LATE
+            reason = self.causes.of_gap if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
-        self.away = ""
+        self.causes.away = ""
         self._add(batch, window, link)
         return True
 
-    def _note_place(self, place: BatchPlace, before: int, window: Window, link: int) -> None:
+    def _note_place(self, place: BatchPlace, before: int, window: Window, link: LinkNumber) -> None:
         if place is BatchPlace.RESTART:
             self.counters.restarts += 1
-            self.forget_incarnation(link)
-            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+            self._forget_incarnation(link)
+            window.add_reset(incarnation=self._tracker.incarnation, reason=RESTARTED)
         elif place is BatchPlace.FIRST:
             self.prove(link)  # the log has nothing else of this incarnation
         elif place is BatchPlace.UNPROVEN:
-            self.proof = Proof(before, self.engine_time)
+            self._proof = Proof(before, self._engine_time)
 
-    def _add(self, batch: DecodedBatch, window: Window, link: int) -> None:
+    def _add(self, batch: DecodedBatch, window: Window, link: LinkNumber) -> None:
         """Appends the batch to the window; a gap where nothing of it can be used."""
-        had_media = self.media.names
-        batch = self.media.of_batch(self.windows.of_batch(self.numbers.of_batch(batch)))
+        had_media = self._media.names
+        batch = self._media.of_batch(self._windows.of_batch(self._numbers.of_batch(batch)))
         lost = self.counters.count_drops(batch.dropped)
         # What follows on shows no gap, and may be of the same run: only a clear ends what it held.
-        if self.out_of_range is not None and not batch.clears:
-            lost.append(self.out_of_range)
-        self.out_of_range = None
+        if self._out_of_range is not None and not batch.clears:
+            lost.append(self._out_of_range)
+        self._out_of_range = None
         self.counters.batches += 1
         if batch.engine_time is None and not self.degraded:
             (unusable,) = batch.dropped
             self.add_gap(window, batch.sequence, batch.sequence, unusable.reason)
             return
         if batch.engine_time is not None:
-            self.engine_time = batch.engine_time
-        if batch.clears and (self.degraded or self.proof is not None):
+            self._engine_time = batch.engine_time
+        if batch.clears and (self.degraded or self._proof is not None):
             self.degraded = False
             self.prove(link)  # of what was before, nothing is left
         self.degraded = self.degraded or bool(lost)
         self.counters.events += batch.event_count
         window.add_batch(
-            incarnation=self.tracker.incarnation,
+            incarnation=self._tracker.incarnation,
             sequence=batch.sequence,
-            engine_time=self.engine_time,
+            engine_time=self._engine_time,
             event_count=batch.event_count,
             run=batch.run,
             parts=batch.parts,
-            doubted=self.proof is not None,
+            doubted=self._proof is not None,
             unusable=lost[0].reason if lost else "",
             is_whole=batch.engine_time is None,
-            repaired=self.repaired,
+            repaired=self.causes.repaired,
             other_ranks=batch.other_ranks,
-            attention_window=self.windows.largest,
-            media=self.media.names if had_media or self.media.names else None,
+            attention_window=self._windows.largest,
+            media=self._media.names if had_media or self._media.names else None,
         )
         self._note_origin(batch, link)
 
-    def _note_origin(self, batch: DecodedBatch, link: int) -> None:
-        if self.repaired:
+    def _note_origin(self, batch: DecodedBatch, link: LinkNumber) -> None:
+        if self.causes.repaired:
             self.pairing.note_replayed()
         else:
-            live = LiveBatch(batch.sequence, batch.digest, self.engine_time, link)
+            live = LiveBatch(batch.sequence, batch.digest, self._engine_time, link)
             self.pairing.note_live(live, clears=batch.clears)
 
     def _begin_other(
-        self, begun: BegunBatch, batch: DecodedBatch, window: Window, link: int
+        self, begun: BegunBatch, batch: DecodedBatch, window: Window, link: LinkNumber
     ) -> None:
         """Begins an incarnation where the log has a part of a batch of this number, and of another
         time: the engine has restarted.
         """
-        if begun.after != self.tracker.cursor or batch.sequence != self.tracker.sequence + 1:
+        if begun.after != self._tracker.cursor or batch.sequence != self._tracker.sequence + 1:
             return
         self._begun = None
         if batch.engine_time not in (None, begun.engine_time):
-            self.counters.restarts += 1
-            self.tracker.begin_incarnation()
-            self.forget_incarnation(link)
-            window.add_reset(incarnation=self.tracker.incarnation, reason=RESTARTED)
+            self.begin_incarnation(window, link, RESTARTED)
 
     def lost_to(self, batch: DecodedBatch) -> Cursor | None:
         """Up to where batches are missing, given one that was dropped; None where none are."""
-        incarnation = self.tracker.incarnation
-        if batch.sequence > self.tracker.sequence:
+        incarnation = self._tracker.incarnation
+        if batch.sequence > self._tracker.sequence:
             return Cursor(incarnation, batch.sequence)
-        if batch.engine_time is not None and batch.engine_time > self.engine_time:
+        if batch.engine_time is not None and batch.engine_time > self._engine_time:
             return Cursor(incarnation + 1, batch.sequence)  # the engine has begun again
         return None
 
     def add_gap(self, window: Window, first: int, last: int, reason: str) -> None:
         """Adds a gap for these batches, by which the fold degrades the publisher."""
         self.degraded = True
-        self.numbers.forget()
+        self._numbers.forget()
         # What was sent before we listened is no loss of ours.
         if reason != JOINED_LATE and not self._has_told_gap:
             self._has_told_gap = True
@@ -532,10 +515,10 @@ class BatchStream:
                 self.counters.publisher,
                 reason,
             )
-        incarnation = self.tracker.incarnation
+        incarnation = self._tracker.incarnation
         window.add_gap(incarnation=incarnation, first=first, last=last, reason=reason)
 
-    def is_older(self, batch: DecodedBatch, link: int) -> bool:
+    def is_older(self, batch: DecodedBatch, link: LinkNumber) -> bool:
         """Whether a batch that came over this link is in the log: neither above the cursor nor
         later.
 
@@ -545,11 +528,11 @@ class BatchStream:
         was replayed is another publisher's. One that cannot be read has no time: its link tells,
         where it is known to be the log's incarnation's.
         """
-        if batch.sequence > self.tracker.sequence:
+        if batch.sequence > self._tracker.sequence:
             return False
         if batch.engine_time is None:
-            return 0 < link == self._proven_link and self.recognises(batch) is not False
-        return batch.engine_time <= self.engine_time and self._repeats(batch) is not False
+            return self.links.is_known(link) and self.recognises(batch) is not False
+        return batch.engine_time <= self._engine_time and self._repeats(batch) is not False
 
     def _repeats(self, batch: DecodedBatch) -> bool | None:
         """Whether this is the batch of its number in the log, and of its incarnation; None where
@@ -562,14 +545,14 @@ class BatchStream:
         """Whether no other incarnation sends these bytes: they have a time. Without one it may have
         begun with the same, unless a replay has brought them, or they are the last ones again.
         """
-        is_last = batch.sequence == self.tracker.sequence
+        is_last = batch.sequence == self._tracker.sequence
         return batch.engine_time != 0.0 or self.repairs or is_last
 
-    def note_again(self, batch: DecodedBatch, link: int) -> None:
+    def note_again(self, batch: DecodedBatch, link: LinkNumber) -> None:
         """A batch came that the log has: live, where it had been replayed before, as a rule."""
         self.counters.duplicates += 1
         live = self.pairing.live
-        is_new = not self.repaired and (live is None or batch.sequence > live.sequence)
+        is_new = not self.causes.repaired and (live is None or batch.sequence > live.sequence)
         if is_new and self.recognises(batch):
             time = batch.engine_time or 0.0
             self.pairing.note_live(LiveBatch(batch.sequence, batch.digest, time, link))

@@ -8,8 +8,8 @@ four places: as a message in the inbox; as a batch in `held_batches`; as a large
 
     Wait            because                                              until
     NOTHING         they do not wait
-    PLACE           where the log ends with the publisher is not known   `Follower.begin`, `go_on`
-    GAP             batches before them are missing, or may be           `Follower.repair`
+    PLACE           where the log ends with the publisher is not known   the follower's `begin`
+    GAP             batches before them are missing, or may be           the follower's `repair`
     CHECK           the engine is asked whether any are missing          it does, or `patience_s`
     REPAIR          the engine is asked for those that are               it has said all it has
     HELD_BATCHES    what was held follows, a turn's worth at a time      all of that has followed
@@ -54,7 +54,7 @@ class Wait(Enum):
     WORKERS = "workers"
 
 
-class Change(Enum):
+class WaitChange(Enum):
     """What changes the wait of the batches."""
 
     PLACED = "placed"  # the place in the log is known
@@ -76,21 +76,23 @@ UNPLACED: Final = frozenset({Wait.PLACE, Wait.ENDING, Wait.GONE})
 
 _RESTING: Final = (Wait.NOTHING, Wait.PLACE, Wait.GAP, Wait.ENDING)  # no task is under way
 
-AFTER: Final[Mapping[Change, Mapping[Wait, Wait]]] = {
-    Change.PLACED: {Wait.PLACE: Wait.GAP, Wait.ENDING: Wait.NOTHING},
-    Change.MISSED: dict.fromkeys(
+AFTER: Final[Mapping[WaitChange, Mapping[Wait, Wait]]] = {
+    WaitChange.PLACED: {Wait.PLACE: Wait.GAP, Wait.ENDING: Wait.NOTHING},
+    WaitChange.MISSED: dict.fromkeys(
         (Wait.NOTHING, Wait.GAP, Wait.CHECK, Wait.REPAIR, Wait.HELD_BATCHES), Wait.GAP
     )
     | {Wait.ENDING: Wait.PLACE},
-    Change.CHECKED: dict.fromkeys((Wait.NOTHING, Wait.GAP), Wait.CHECK),
-    Change.REPAIRED: dict.fromkeys((Wait.NOTHING, Wait.GAP, Wait.CHECK), Wait.REPAIR),
-    Change.FOLLOWING: dict.fromkeys((Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.HELD_BATCHES),
-    Change.FOLLOWED: dict.fromkeys(
+    WaitChange.CHECKED: dict.fromkeys((Wait.NOTHING, Wait.GAP), Wait.CHECK),
+    WaitChange.REPAIRED: dict.fromkeys((Wait.NOTHING, Wait.GAP, Wait.CHECK), Wait.REPAIR),
+    WaitChange.FOLLOWING: dict.fromkeys(
+        (Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.HELD_BATCHES
+    ),
+    WaitChange.FOLLOWED: dict.fromkeys(
         (Wait.NOTHING, Wait.GAP, Wait.REPAIR, Wait.HELD_BATCHES), Wait.NOTHING
     ),
-    Change.UNPLACED: dict.fromkeys(_RESTING, Wait.PLACE),
-    Change.STOPPED: {Wait.NOTHING: Wait.ENDING, Wait.PLACE: Wait.PLACE, Wait.GAP: Wait.PLACE},
-    Change.LEFT: dict.fromkeys(_RESTING, Wait.GONE),
+    WaitChange.UNPLACED: dict.fromkeys(_RESTING, Wait.PLACE),
+    WaitChange.STOPPED: {Wait.NOTHING: Wait.ENDING, Wait.PLACE: Wait.PLACE, Wait.GAP: Wait.PLACE},
+    WaitChange.LEFT: dict.fromkeys(_RESTING, Wait.GONE),
 }
 """For what batches wait after each change, by what they waited for before. No other is possible."""
 
@@ -122,7 +124,7 @@ class Waits:
         self._publisher = publisher
         self._inbox = inbox
 
-    def change(self, change: Change) -> None:
+    def change(self, change: WaitChange) -> None:
         """What its batches wait for is another thing now; see `AFTER`."""
         after = AFTER[change].get(self.batches)
         assert after is not None, f"{change} while it waits for {self.batches}"

@@ -11,13 +11,13 @@ from bridge.bounds import LINK_WATCH_S
 from bridge.relay.followers import Followers
 from bridge.relay.relay_settings import RelayedEngine
 from bridge.relay.sockets import open_bound
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.curve import KeyPair
 from bridge.sockets.probing import LinkProbes
 from bridge.sockets.reader import MessageReader
 from schemas.clock import REAL_CLOCK
 from schemas.identities import BlockSize
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 
 CURVE_FRAME_BYTES: Final = 35  # of a frame that is encrypted, beside what is in it
 RELAY_PROBE_S: Final = 0.25  # an engine that is away, and on the same host, is asked for so often
@@ -63,7 +63,7 @@ class Publication:
         engine: RelayedEngine,
         *,
         reader: MessageReader,
-        probing: "LinkProbes[Connection]",
+        probing: "LinkProbes[PublisherConnection]",
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.engine = engine
@@ -82,15 +82,15 @@ class Publication:
         self._away_since = monotonic()
         self._registration = Registration(
             endpoint=engine.endpoint,
-            kind=PublisherKind("vLLM"),  # whatever it is: its frames are not looked into
+            kind=VLLM,  # whatever it is: its frames are not looked into
             model_name="relayed",
             instance_id=engine.listen,
             block_size=BlockSize(1),
         )
         self._connection = self._connect()
 
-    def _connect(self) -> Connection:
-        return Connection(
+    def _connect(self) -> PublisherConnection:
+        return PublisherConnection(
             self._context,
             self._registration,
             reader=self._reader,
@@ -120,7 +120,7 @@ class Publication:
         return self._connection.pending
 
     def descriptors(self) -> tuple[int, int]:
-        """See `Connection`."""
+        """See `PublisherConnection`."""
         return self._connection.descriptors()
 
     def turn(self, *, is_told: bool) -> bool:
@@ -213,7 +213,7 @@ class Publication:
             self._bound = None
             _logger.info("Not relaying %s now", self.engine.endpoint)
 
-    def _replace(self, now: float, connect: Callable[[], Connection]) -> None:
+    def _replace(self, now: float, connect: Callable[[], PublisherConnection]) -> None:
         if self._bound is not None:
             self._away_since = now
         self._unbind()

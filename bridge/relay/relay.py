@@ -12,7 +12,7 @@ from bridge.relay.publication import Publication
 from bridge.relay.relay_settings import RelaySettings
 from bridge.relay.replays import Replays
 from bridge.relay.sockets import ZAP_DOMAIN, check_bindable
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.curve import is_readable_by_others, read_key_pair
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import LinkProbes
@@ -67,7 +67,7 @@ class Relay:
         self._stopping = False
         self._look_at = 0.0
         self._growth = MemoryGrowth()
-        self._probing: LinkProbes[Connection] = LinkProbes(clock.monotonic)
+        self._probing: LinkProbes[PublisherConnection] = LinkProbes(clock.monotonic)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         wanted = len(settings.engines) * (_SOCKETS_OF_ENGINE + RELAY_REPLAYS_MAX) + _SOCKETS_BESIDE
         limit = int(self._context.get(zmq.SOCKET_LIMIT))

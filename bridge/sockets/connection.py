@@ -11,6 +11,7 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX
+from bridge.link_numbers import NO_LINK, LinkNumber, next_of
 from bridge.sockets.bounds import (
     LINK_PROBE_AWAY_S,
     LINK_PROBE_S,
@@ -43,7 +44,7 @@ new_message = tuple.__new__
 _monitor_numbers = count()
 
 
-class Connection:
+class PublisherConnection:
     """Keeps one publisher's socket connected, however long that takes.
 
     libzmq reconnects by itself, except after a breach of protocol, such as a message above the
@@ -73,7 +74,7 @@ class Connection:
             by then; what it has brought is still received.
         probe_s: how often an address is asked at first where nobody answers; LINK_PROBE_S where
             nothing is given.
-        links: that others in its place have had.
+        links: the last one that others in its place have had.
 
     A peer that does not answer ZMTP's heartbeats is known to be silent (`life`) long before its
     link is taken down: that is once its host is known to be gone (LINK_DEAD_MS), or after
@@ -84,7 +85,7 @@ class Connection:
         broken: whether such a message is under way.
         closed: whether it has been.
         is_over: whether its only link has ended.
-        links: how often the link has come up.
+        links: the last one that has come up.
         life: whether its peer answers, as of the last look at it.
         trouble: why no link comes up, in the words of the system; "" where nothing tells.
         look_number: its place in the queue of those that are to be looked at; the owner's.
@@ -105,15 +106,17 @@ class Connection:
         *,
         wait_s: float = 0.0,
         reader: MessageReader | None = None,
-        probing: "LinkProbes[Connection] | None" = None,
+        probing: "LinkProbes[PublisherConnection] | None" = None,
         once: bool = False,
         probe_s: float | None = None,
-        links: int = 0,
+        links: LinkNumber = NO_LINK,
     ) -> None:
         check_endpoint(registration.endpoint)
         self.publisher = registration.publisher
         self._context = context
-        self._probing: LinkProbes[Connection] = LinkProbes() if probing is None else probing
+        self._probing: LinkProbes[PublisherConnection] = (
+            LinkProbes() if probing is None else probing
+        )
         self._reader = PlainReader(self._probing.clock) if reader is None else reader
         self._registration = registration
         self._name = f"{registration.service_key} ({registration.model_name})"
@@ -132,9 +135,9 @@ class Connection:
         self._paid_at = 0.0  # when it may be received from again, monotonic seconds
         self.links, self.look_number = links, 0
         self.behind_since: float | None = None
-        # The link over which all that is still to come was sent, or 0. It is the next one as long
-        # as there has been none: its first message may be here before `watch` has seen it come up.
-        self._sent_over = links + 1
+        # The link over which all that is still to come was sent, or NO_LINK. It is the next one as
+        # long as there was none: its first message may be here before `watch` has seen it come up.
+        self._sent_over = next_of(links)
         self._by_name = names_host(self.endpoint)
         self._lookup: Future[Addresses] | None = None
         self._addresses: Addresses = []  # of the name, not tried yet
@@ -218,7 +221,7 @@ class Connection:
             self.behind_since = received_at
         return messages
 
-    def renewed(self) -> "Connection":
+    def renewed(self) -> "PublisherConnection":
         """Another one in place of this one, which is to be closed; it connects after a while.
 
         Raises:
@@ -232,7 +235,7 @@ class Connection:
             self._breach,
         )
         self.watch()  # it may have come up since the last look
-        return Connection(
+        return PublisherConnection(
             self._context,
             self._registration,
             wait_s=LINK_BREACH_S,
@@ -243,7 +246,7 @@ class Connection:
             links=self.links,
         )
 
-    def replaced(self, registration: Registration) -> "Connection | None":
+    def replaced(self, registration: Registration) -> "PublisherConnection | None":
         """Another one in place of this one, which is to be closed, for one link to where the
         publisher is now; None where this one has a link, or something left to receive.
 
@@ -253,7 +256,7 @@ class Connection:
         self.watch()
         if self.connected or self._has_arrived():
             return None
-        return Connection(
+        return PublisherConnection(
             self._context,
             registration,
             reader=self._reader,
@@ -318,7 +321,7 @@ class Connection:
                 self._set_connected(event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self._watched_at = looked_at
         if not self._sent_over and not self._has_arrived():
-            self._sent_over = self.links if self.connected else self.links + 1
+            self._sent_over = self.links if self.connected else next_of(self.links)
         if self.connected:
             breach = self._bytes.breach(has_arrived=self._has_arrived())
             if breach:
@@ -396,11 +399,11 @@ class Connection:
             return
         self.connected = connected
         if connected:
-            self.links += 1
+            self.links = next_of(self.links)
             self.trouble = ""
             _logger.info("Connected to %s of %s", self.endpoint, self._name)
         else:
-            self._sent_over = 0  # what waits may be of the link that is down
+            self._sent_over = NO_LINK  # what waits may be of the link that is down
             _logger.info("Disconnected from %s of %s", self.endpoint, self._name)
             self._start_waiting(self._probing.clock())
             self.is_over = self._once
@@ -476,7 +479,7 @@ class Connection:
 
 
 def descriptor_of(socket: "zmq.Socket[bytes]") -> int:
-    """The one that tells that the socket is to be called; see `Connection.pending`."""
+    """The one that tells that the socket is to be called; see `PublisherConnection.pending`."""
     descriptor = socket.getsockopt(zmq.FD)
     assert isinstance(descriptor, int)
     return descriptor

@@ -12,7 +12,7 @@ import math
 from typing import Final
 
 from bridge.bounds import LINK_SILENT_S, LINK_UNHEARD_S, LINK_WATCH_S
-from bridge.sockets.received_bytes import Progress
+from bridge.sockets.received_bytes import LinkProgress
 
 LINK_LOOK_S: Final = 2.0  # between two looks at a link that is up, whatever it brings
 
@@ -65,7 +65,7 @@ class LinkLife:
             return soon
         return max(self.asked_at + LINK_SILENT_S, soon)
 
-    def look(self, before: float, after: float, seen: Progress, waiting_bytes: int) -> None:
+    def look(self, before: float, after: float, seen: LinkProgress, waiting_bytes: int) -> None:
         """Takes over what the system says.
 
         Args:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from schemas.identities import PublisherKey
 
 
@@ -12,8 +13,7 @@ class RawMessage(NamedTuple):
         publisher: whose socket it came from.
         frames: as received.
         received_at: monotonic seconds.
-        link: how often the publisher's link had come up when the message was sent over it; 0 where
-            that is not known.
+        link: that it was sent over.
         batch: what the frames were decoded to, where that has been done ahead; else None.
         counted_bytes: of all frames, where they were counted as they came; else 0.
     """
@@ -21,7 +21,7 @@ class RawMessage(NamedTuple):
     publisher: PublisherKey
     frames: list[bytes]
     received_at: float
-    link: int = 0
+    link: LinkNumber = NO_LINK
     batch: object = None
     counted_bytes: int = 0
 

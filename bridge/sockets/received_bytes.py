@@ -18,7 +18,7 @@ TELLS_PROGRESS: Final = _TCP_INFO is not None
 _PROGRESS: Final = struct.Struct("=44xI4xI72xQ")
 
 
-class Progress(NamedTuple):
+class LinkProgress(NamedTuple):
     """What the system says of a link.
 
     Attributes:
@@ -50,7 +50,7 @@ class ReceivedBytes:
         with suppress(OSError):  # it is closed already
             self._socket = socket.socket(fileno=os.dup(descriptor))
 
-    def progress(self) -> Progress | None:
+    def progress(self) -> LinkProgress | None:
         """What has come of it, taken or not; 1 us. None where the system does not tell."""
         if self._socket is None or _TCP_INFO is None:
             return None
@@ -61,7 +61,7 @@ class ReceivedBytes:
         if len(info) != _PROGRESS.size:
             return None
         sent_ms, received_ms, total = _PROGRESS.unpack(info)
-        return Progress(total, sent_ms / 1000, received_ms / 1000)
+        return LinkProgress(total, sent_ms / 1000, received_ms / 1000)
 
     def total_bytes(self) -> int:
         """What has come of it since it was made, taken or not; 1 us."""

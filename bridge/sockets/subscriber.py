@@ -5,9 +5,9 @@ inproc pair; each waits for its answer.
 
 A turn costs what has happened, not what is followed: the system tells which descriptors have
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
-once (`Connection.pending`), and each link is looked at when that is due (`Connection.look_at`):
-one that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as
-often as that is asked for. What a link brings of a message that has no end shows nowhere but in the
+once (`PublisherConnection.pending`), and each link is looked at when that is due (`look_at`): one
+that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as often
+as that is asked for. What a link brings of a message that has no end shows nowhere but in the
 memory of the process: that is looked at every LINK_GROWTH_LOOK_S.
 """
 
@@ -27,8 +27,9 @@ from typing import Final
 import zmq
 
 from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX, SUBSCRIBER_ERROR_PAUSE_S
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.sockets.bounds import SUBSCRIBER_TURN_S
-from bridge.sockets.connection import Connection, descriptor_of
+from bridge.sockets.connection import PublisherConnection, descriptor_of
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import LinkProbes
@@ -74,16 +75,18 @@ class Subscriber:
         self.unexpected_errors = 0
         self._inbox = inbox
         self._reader = PlainReader(clock.monotonic) if reader is None else reader
-        self._connections: dict[PublisherKey, Connection] = {}  # the one look-up
-        self._by_socket: dict[int, Connection] = {}  # by descriptor
-        self._by_monitor: dict[int, Connection] = {}
-        self._pending: dict[Connection, None] = {}  # a set, in order
-        self._probing: LinkProbes[Connection] = LinkProbes(clock.monotonic)
-        self._due: list[tuple[float, int, Connection]] = []  # a heap: when each is looked at again
+        self._connections: dict[PublisherKey, PublisherConnection] = {}  # the one look-up
+        self._by_socket: dict[int, PublisherConnection] = {}  # by descriptor
+        self._by_monitor: dict[int, PublisherConnection] = {}
+        self._pending: dict[PublisherConnection, None] = {}  # a set, in order
+        self._probing: LinkProbes[PublisherConnection] = LinkProbes(clock.monotonic)
+        self._due: list[
+            tuple[float, int, PublisherConnection]
+        ] = []  # a heap: when each is looked at again
         self._looks = count()
-        self._to_check: list[Connection] = []  # in this round
+        self._to_check: list[PublisherConnection] = []  # in this round
         self._checked_at_once = LINKS_WATCHED_MAX
-        self._changed: dict[Connection, None] = {}  # likewise
+        self._changed: dict[PublisherConnection, None] = {}  # likewise
         self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
@@ -136,10 +139,10 @@ class Subscriber:
         connection = self._connections.get(publisher)
         return connection is not None and connection.connected
 
-    def links(self, publisher: PublisherKey) -> int:
-        """How often the link to the publisher has come up."""
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        """The last link to the publisher that has come up: how often one has."""
         connection = self._connections.get(publisher)
-        return 0 if connection is None else connection.links
+        return NO_LINK if connection is None else connection.links
 
     def is_silent(self, publisher: PublisherKey) -> bool:
         """Whether the link to the publisher is up, and its engine's socket does not answer."""
@@ -252,7 +255,7 @@ class Subscriber:
         if longest < RECEIVE_BURST_MAX and (longest or self._pending):
             self._clock.sleep(max(0.0, started + SUBSCRIBER_TURN_S - self._clock.monotonic()))
 
-    def _receive(self, connection: Connection) -> int:
+    def _receive(self, connection: PublisherConnection) -> int:
         """How many messages the connection had."""
         if connection.closed:
             return 0  # renewed, or gone
@@ -263,15 +266,15 @@ class Subscriber:
         self._note(connection)
         return len(messages)
 
-    def _mark(self, connection: Connection) -> None:
+    def _mark(self, connection: PublisherConnection) -> None:
         with self._changed_lock:
             self._changed[connection] = None
 
-    def _watch(self, connection: Connection) -> None:
+    def _watch(self, connection: PublisherConnection) -> None:
         if not connection.closed:
             self._look(connection, connection.watch)
 
-    def _look(self, connection: Connection, look: Callable[[], None]) -> None:
+    def _look(self, connection: PublisherConnection, look: Callable[[], None]) -> None:
         before = (connection.connected, connection.links, connection.life.is_silent)
         look()
         if (connection.connected, connection.links, connection.life.is_silent) != before:
@@ -305,7 +308,7 @@ class Subscriber:
         for connection in checked:
             self._check(connection)
 
-    def _check(self, connection: Connection) -> None:
+    def _check(self, connection: PublisherConnection) -> None:
         was_silent, was_open = connection.life.is_silent, connection.life.is_open
         if connection.closed:
             return
@@ -323,13 +326,13 @@ class Subscriber:
             if connection.connected:
                 self._check(connection)
 
-    def _look_later(self, connection: Connection) -> None:
+    def _look_later(self, connection: PublisherConnection) -> None:
         at = connection.look_at
         connection.look_number = next(self._looks)  # the only one that counts
         if at is not None and not connection.closed:
             heapq.heappush(self._due, (at, connection.look_number, connection))
 
-    def _note(self, connection: Connection) -> None:
+    def _note(self, connection: PublisherConnection) -> None:
         if connection.broken:
             self._renew(connection)
         elif connection.pending:
@@ -348,7 +351,7 @@ class Subscriber:
         if publisher in self._connections:
             raise RegistrationConflictError(f"Expected a new publisher, got: {publisher}")
         try:
-            connection = Connection(
+            connection = PublisherConnection(
                 self._context, registration, reader=self._reader, probing=self._probing, once=once
             )
         except zmq.ZMQError as error:
@@ -382,13 +385,13 @@ class Subscriber:
         self._remove(connection)
         self._inbox.discard(publisher)
 
-    def _renew(self, connection: Connection) -> None:
+    def _renew(self, connection: PublisherConnection) -> None:
         renewed = connection.renewed()
         self._remove(connection)
         self._add(renewed)
         self._mark(connection)
 
-    def _add(self, connection: Connection) -> None:
+    def _add(self, connection: PublisherConnection) -> None:
         self._connections[connection.publisher] = connection
         self._pending[connection] = None
         self._look_later(connection)
@@ -397,7 +400,7 @@ class Subscriber:
         for descriptor in (of_socket, of_monitor):
             self._selector.register(descriptor, selectors.EVENT_READ)
 
-    def _remove(self, connection: Connection) -> None:
+    def _remove(self, connection: PublisherConnection) -> None:
         del self._connections[connection.publisher]
         self._pending.pop(connection, None)
         of_socket, of_monitor = connection.descriptors()

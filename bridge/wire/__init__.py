@@ -6,8 +6,9 @@ entry in `SOURCES`:
     KIND          how `/register` names it
     open_source   makes the decoder of one publisher's messages
 
-A kind that publishes tokens by ZMQ takes no more; CONTRIBUTING.md names what others take, and
-docs/compatibility.md shows how, by an example.
+What else is known of kinds stands in `schemas.registration.PUBLISHER_KINDS`. A kind that publishes
+tokens by ZMQ takes no more; CONTRIBUTING.md names what others take, and docs/compatibility.md shows
+how, by an example.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,17 +65,17 @@ SourceFactory = Callable[[Registration, ArrayPacker], MessageDecoder]
 
 SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
     {
-        dynamo.KIND: dynamo.open_source,
-        mooncake.KIND: mooncake.open_source,
-        sglang.KIND: sglang.open_source,
-        trtllm.KIND: trtllm.open_source,
         vllm.KIND: vllm.open_source,
+        trtllm.KIND: trtllm.open_source,
+        sglang.KIND: sglang.open_source,
+        mooncake.KIND: mooncake.open_source,
+        dynamo.KIND: dynamo.open_source,
     }
 )
-"""The table of kinds."""
+"""The decoder of each kind, in the order in which errors name the kinds."""
 
-KINDS: Final = tuple(sorted(SOURCES, key=str.lower, reverse=True))
-"""Those that `/register` accepts, in the order in which it names them."""
+KINDS: Final = tuple(SOURCES)
+"""Those that `/register` accepts, in the same order."""
 
 
 class _UnknownKind:

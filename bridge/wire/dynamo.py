@@ -54,9 +54,9 @@ from schemas.arrays import ArrayPacker, hash_to_u64
 from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import DYNAMO, Registration
 
-KIND: Final = PublisherKind("Dynamo")
+KIND: Final = DYNAMO
 
 PLANE_FRAMES: Final = 4
 _VERSION: Final = 1

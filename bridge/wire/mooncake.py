@@ -47,9 +47,9 @@ from schemas.errors import EventError, FrameError, PassedOverError, WireError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
 from schemas.limits import GROUP_NUMBER_MAX
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import MOONCAKE, Registration
 
-KIND: Final = PublisherKind("Mooncake")
+KIND: Final = MOONCAKE
 
 FIRST_NUMBER: Final = 1
 """Of a master's batches."""

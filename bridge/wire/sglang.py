@@ -41,7 +41,7 @@ from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.vllm import extra_keys_of
 from schemas.arrays import ArrayPacker
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import SGLANG, Registration
 
 
 class _Stored(WireEvent):
@@ -152,7 +152,7 @@ def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:
     return (extra_key([cache_salt]), *[b""] * (blocks - 1))
 
 
-KIND: Final = PublisherKind("SGLang")
+KIND: Final = SGLANG
 
 _FORMS: Final = forms_of(
     maps=(_StoredMap, _RemovedMap, *CLEARED_MAPS),

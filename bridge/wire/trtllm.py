@@ -44,9 +44,9 @@ from bridge.wire.vllm import extra_keys_of
 from schemas.arrays import ArrayPacker, Token, tokens_to_bytes
 from schemas.errors import EventError
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import TENSORRT_LLM, Registration
 
-KIND: Final = PublisherKind("TensorRT-LLM")
+KIND: Final = TENSORRT_LLM
 
 
 class _MultimodalKey(msgspec.Struct, tag_field="type", tag="mm_key", forbid_unknown_fields=True):

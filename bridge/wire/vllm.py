@@ -53,9 +53,9 @@ from schemas.errors import EventError
 from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
 from schemas.identities import Medium
 from schemas.limits import HOLD_COUNT_MAX
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 
-KIND: Final = PublisherKind("vLLM")
+KIND: Final = VLLM
 
 _REUSED: Final = "REUSED"
 

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from schemas.registration import PublisherKind
+from schemas.registration import SGLANG, VLLM, PublisherKind
 
 DIRECTORY: Final = Path(__file__).parents[2] / ".make" / "engines"
 """What `make engines` fills."""
@@ -26,7 +26,7 @@ _VERSIONS: Final = {
         *("0.4.10", "0.5.5", "0.5.9", "0.5.12", "0.5.18", "0.5.19", "0.5.20", "0.5.22", "0.5.23"),
     ),
 }
-_KINDS: Final = {"vllm": PublisherKind("vLLM"), "sglang": PublisherKind("SGLang")}
+_KINDS: Final = {"vllm": VLLM, "sglang": SGLANG}
 DOWNLOAD_S: Final = 1200.0
 
 

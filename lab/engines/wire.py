@@ -153,11 +153,3 @@ class EventEncoder:
     def _shaped(self, event: EngineEvent) -> msgspec.Struct:
         wire_type = self._types[type(event).__name__]
         return wire_type(*(getattr(event, name) for name in wire_type.__struct_fields__))
-
-
-class EventBatch(msgspec.Struct, array_like=True, frozen=True):
-    """A batch of the map form, decoded: what `EventEncoder` of release 0.24 or newer wrote."""
-
-    timestamp_s: float
-    events: list[BlockStored | BlockRemoved | AllBlocksCleared]
-    dp_rank: int

@@ -16,7 +16,7 @@ from lab.whatif.node import KERNEL_BLOCK_SIZE, Node, Pool
 from schemas.events import BlockEvent, encode_events
 from schemas.identities import DEFAULT_TENANT, Offset, PrefixScope, StreamKey
 from schemas.records import EventsRecord, GapRecord, Record, RegisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import InstanceMatch
 from streams.table.fold import Fold
@@ -52,7 +52,7 @@ class Feed:
         """Makes the node part of every answer, from now on."""
         registration = Registration(
             endpoint=f"tcp://{node.name}:5557",
-            kind=PublisherKind("vLLM"),
+            kind=VLLM,
             model_name=_MODEL,
             instance_id=node.name,
             block_size=KERNEL_BLOCK_SIZE,

@@ -27,7 +27,6 @@ from schemas.clock import REAL_CLOCK
 from schemas.command_records import AnyCommandRecord, CommandRecord, ResultRecord
 from schemas.errors import ConfigurationError
 
-# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_COMMANDS_POLL_MS: Final = 500  # of the topic of commands without one
 
 _logger = logging.getLogger(__name__)

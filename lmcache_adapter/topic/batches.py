@@ -19,7 +19,6 @@ from schemas.identities import Name, Text
 from schemas.limits import INCARNATION_MAX
 from schemas.positions import Cursor
 
-# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_TOPIC_BATCHES_MAX: Final = 4096  # of one value of LMCache's topic: reason="malformed"
 LMCACHE_TOPIC_HASH_CHARS: Final = 256  # of a chunk's hash in it: reason="malformed_batch"
 

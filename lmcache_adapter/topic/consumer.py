@@ -31,7 +31,6 @@ from schemas.errors import ConfigurationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.records import Record
 
-# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_TOPIC_VALUES: Final = 64  # taken of the topic before others have their turn
 LMCACHE_TOPIC_POLL_MS: Final = 200  # of the topic without a value
 LMCACHE_TOPIC_END_S: Final = 1.0  # so often it is asked where the topic ends

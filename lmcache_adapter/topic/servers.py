@@ -34,7 +34,6 @@ from schemas.answer_states import Doubt
 from schemas.identities import Medium, PublisherKey
 from schemas.registration import LMCACHE_TOPIC, Registration
 
-# What is above a bound is `refused`; reprise_lmcache_commands_refused_total by reason.
 LMCACHE_TOPIC_PLACES_MAX: Final = 16  # backends and groups of one chunk that are told apart
 LMCACHE_SERVER_SILENT_S: Final = 60.0  # without a batch, a server is not known to be there
 

@@ -127,7 +127,7 @@ def registration_routes(registry: PublisherRegistry, bodies: Bodies, default_wir
         target = read_unregistration(body, wire, access_of(request))
         del body
         try:
-            removed = await registry.unregister(**target._asdict())
+            removed = await registry.unregister(target)
         except NotRegisteredError as error:
             if wire is not Wire.JSON:
                 raise

@@ -27,10 +27,10 @@ from schemas.limits import REGISTRY_ENTRY_MS
 from schemas.registration import (
     PublisherKind,
     Registration,
+    Unregistration,
     is_new,
     pool_members,
     replaced_by,
-    service_key,
 )
 from schemas.topics import encode_publisher, encode_registration, encode_stream
 
@@ -77,28 +77,9 @@ class RegistryWriter:
         """See `PublisherRegistry`."""
         await self._finish(self.write(registration, replace=replace))
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """See `PublisherRegistry`."""
-
-        def is_meant(registration: Registration) -> bool:
-            return registration.matches(
-                tenant_id=tenant_id,
-                instance_id=instance_id,
-                dp_rank=dp_rank,
-                model_name=model_name,
-                block_size=block_size,
-            )
-
-        target = service_key(tenant_id, instance_id, dp_rank)
-        gone = await self._finish(self._forget(is_meant, target))
+        gone = await self._finish(self._forget(target))
         self._on_unregistered(gone)
         return gone
 
@@ -138,13 +119,11 @@ class RegistryWriter:
             registration, partitions, lambda stream: partition_of(encode_stream(stream), partitions)
         )
 
-    async def _forget(
-        self, is_meant: Callable[[Registration], bool], target: str
-    ) -> list[Registration]:
+    async def _forget(self, target: Unregistration) -> list[Registration]:
         async with self._lock:
-            gone = list(filter(is_meant, self._registrations().values()))
+            gone = list(filter(target.matches, self._registrations().values()))
             if not gone:
-                raise NotRegisteredError(target)
+                raise NotRegisteredError(target.service_key)
             for registration in gone:
                 await self._send(registration.publisher, None)
             return list(dict.fromkeys(registration.as_registered for registration in gone))

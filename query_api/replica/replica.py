@@ -17,7 +17,7 @@ from schemas.conditions import Condition, Conditions, Level, Part
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import PublisherState
-from schemas.registration import SELF_REGISTERED, Registration
+from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
@@ -194,7 +194,7 @@ class Replica(TableView):
         themselves = (
             registered.registration
             for registered in list(current.table.registrations.values())
-            if registered.registration.kind in SELF_REGISTERED
+            if registered.registration.is_self_registered
         )
         return [*current.registry.registrations.values(), *themselves]
 

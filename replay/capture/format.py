@@ -69,7 +69,7 @@ COLUMNS_SIZE: Final = 21  # of an entry in its block's columns, beside its value
 Lane = Annotated[int, msgspec.Meta(ge=0, lt=CAPTURE_LANES_MAX)]
 
 
-class Kind(StrEnum):
+class CaptureKind(StrEnum):
     """What a capture has: records of a log, or frames of publishers as they came."""
 
     RECORDS = "records"
@@ -133,7 +133,7 @@ class PartitionSource(msgspec.Struct, frozen=True, kw_only=True):
     keeps_registrations: bool
 
 
-class PublisherSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class CapturedPublisher(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A publisher whose frames are captured; its place in the header is the lane.
 
     Attributes:
@@ -159,13 +159,13 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         publishers: of one of frames.
     """
 
-    kind: Kind
+    kind: CaptureKind
     created_at: Seconds
     created_by: Text
     source: Text
     asked: CaptureSelection = CaptureSelection()
     partitions: tuple[PartitionSource, ...] = ()
-    publishers: tuple[PublisherSource, ...] = ()
+    publishers: tuple[CapturedPublisher, ...] = ()
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from brokers.reading import log_bounds, opened_reader, read_to_end
 from brokers.topics import count_partitions
 from replay.bounds import CAPTURE_LOOK_S, CAPTURE_STALLED_S
 from replay.capture.errors import CaptureError
-from replay.capture.format import CaptureSelection, Header, Kind, Summary
+from replay.capture.format import CaptureKind, CaptureSelection, Header, Summary
 from replay.capture.record_filter import UNREADABLE, RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.clock import REAL_CLOCK, Clock
@@ -66,7 +66,7 @@ async def _capture(
     partitions = await until_reached(look, servers=settings.bootstrap, patience_s=TAIL_REACH_S)
     check_bounds(asked, partitions)
     header = Header(
-        kind=Kind.RECORDS,
+        kind=CaptureKind.RECORDS,
         created_at=clock.unix(),
         created_by=created_by,
         source=f"the Kafka topic {topic}",

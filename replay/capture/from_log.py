@@ -4,7 +4,7 @@ from pathlib import Path
 
 from logs.embedded import ReadOnlyLog
 from replay.bounds import CAPTURE_TOLD_RECORDS
-from replay.capture.format import CaptureSelection, Header, Kind, Summary
+from replay.capture.format import CaptureKind, CaptureSelection, Header, Summary
 from replay.capture.record_filter import RecordFilter, check_bounds, partition_source
 from replay.capture.writer import INTERRUPTED, CaptureWriter
 from schemas.clock import REAL_CLOCK, Clock
@@ -50,7 +50,7 @@ def capture_log(
         check_bounds(asked, {_PARTITION: bounds})
         source = partition_source(asked, _PARTITION, bounds, keeps_registrations=True)
         header = Header(
-            kind=Kind.RECORDS,
+            kind=CaptureKind.RECORDS,
             created_at=clock.unix(),
             created_by=created_by,
             source="the log of a data directory",

@@ -22,11 +22,11 @@ from bridge.sockets.reader import open_reader
 from bridge.sockets.subscriber import Subscriber
 from replay.bounds import CAPTURE_LOOK_S
 from replay.capture.format import (
+    CapturedPublisher,
     CaptureEntry,
+    CaptureKind,
     EntryFlag,
     Header,
-    Kind,
-    PublisherSource,
     Summary,
     encode_frames,
 )
@@ -50,7 +50,7 @@ _logger = logging.getLogger(__name__)
 
 
 def capture_frames(
-    publishers: Sequence[PublisherSource],
+    publishers: Sequence[CapturedPublisher],
     path: Path,
     *,
     created_by: str,
@@ -80,7 +80,7 @@ def capture_frames(
         DiskError: it cannot be written; what was written before can be read.
     """
     header = Header(
-        kind=Kind.FRAMES,
+        kind=CaptureKind.FRAMES,
         created_at=clock.unix(),
         created_by=created_by,
         source="what engines publish",
@@ -99,7 +99,7 @@ def capture_frames(
 class _Lane:
     """One publisher that is captured."""
 
-    def __init__(self, number: int, source: PublisherSource) -> None:
+    def __init__(self, number: int, source: CapturedPublisher) -> None:
         self.number = number
         self.source = source
         # The subscriber's name for it; what the frames mean is of no matter here.
@@ -137,7 +137,7 @@ class _Recorder:
 
     def __init__(
         self,
-        publishers: Sequence[PublisherSource],
+        publishers: Sequence[CapturedPublisher],
         writer: CaptureWriter,
         limit: int | None,
         stopped: StopCheck,

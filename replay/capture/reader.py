@@ -23,8 +23,8 @@ from replay.capture.format import (
     VERSION,
     Block,
     CaptureEntry,
+    CaptureKind,
     Header,
-    Kind,
     MalformedError,
     Summary,
     check_body,
@@ -133,7 +133,7 @@ class Capture:
         return sorted(self._named_lanes())
 
     def _named_lanes(self) -> Iterable[int]:
-        if self.header.kind is Kind.FRAMES:
+        if self.header.kind is CaptureKind.FRAMES:
             return range(len(self.header.publishers))
         return {source.partition for source in self.header.partitions}
 
@@ -172,7 +172,7 @@ class Capture:
             if not lane.complete
         }
 
-    def expect(self, *kinds: Kind) -> None:
+    def expect(self, *kinds: CaptureKind) -> None:
         """Raises CaptureError where the capture is of another kind."""
         if self.header.kind not in kinds:
             wanted = " or ".join(kinds)

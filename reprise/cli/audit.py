@@ -10,6 +10,7 @@ from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.terminal import printable
+from reprise.cli.data_option import existing_data
 from reprise.cli.kafka_options import kafka_options
 from schemas.errors import RepriseError
 
@@ -33,11 +34,7 @@ def audit() -> None:
 
 
 @audit.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="The data directory of `reprise up`, which may be running.  [default: data]",
-)
+@existing_data("The data directory of `reprise up`, which may be running.  [default: data]")
 @kafka_options(required=False, makes_topics=False)
 @click.pass_context
 def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | None) -> None:
@@ -62,7 +59,7 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
     decisions = _run(lambda tell: _decisions(data, kafka, tell))
     try:
         answers = _run(lambda tell: _answers(data, kafka, tell))
-    except click.ClickException:
+    except RepriseError:
         if not (decisions.decisions or decisions.unreadable) or (
             data is not None and (data / "answers").exists()
         ):
@@ -102,19 +99,16 @@ def _run(run: Callable[[Tell], ResultT]) -> ResultT:
     """Calls it with what shows on a terminal how far it is."""
     from streams.audit.topics_verification import silent
 
-    try:
-        if sys.stderr.isatty():
-            with click.progressbar(length=0, label="verifying", file=sys.stderr) as bar:
+    if sys.stderr.isatty():
+        with click.progressbar(length=0, label="verifying", file=sys.stderr) as bar:
 
-                def show(done: int, total: int) -> None:
-                    if bar.length != total:
-                        bar.length = total
-                    bar.update(done - bar.pos)
+            def show(done: int, total: int) -> None:
+                if bar.length != total:
+                    bar.length = total
+                bar.update(done - bar.pos)
 
-                return run(show)
-        return run(silent)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+            return run(show)
+    return run(silent)
 
 
 def _found_data() -> Path:

@@ -8,21 +8,15 @@ import click
 
 from console.progress import progress_shown
 from console.terminal import printable
+from reprise.cli.data_option import existing_data
 from reprise.settings import seed_from
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from reprise.embedded.backup_manifest import Manifest
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("data"),
-    show_default=True,
-    help="The data directory of `reprise up`, which may be running.",
-)
+@existing_data("The data directory of `reprise up`, which may be running.", default=Path("data"))
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -37,11 +31,8 @@ def backup(data: Path, out: Path) -> None:
     """
     from reprise.embedded.backup import back_up
 
-    try:
-        with progress_shown("Copying", "entries") as tell:
-            made = back_up(data, out, seed=seed_from(os.environ), tell=tell)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    with progress_shown("Copying", "entries") as tell:
+        made = back_up(data, out, seed=seed_from(os.environ), tell=tell)
     say_manifest(made)
     click.echo(printable(f"backup: {out}"))
 

@@ -19,7 +19,6 @@ from reprise.cli.service_command import ServiceCommand, log_level_option
 from reprise.http.tls_settings import TlsSettings
 from reprise.rooms import lmcache_options
 from schemas import limits
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from reprise.rooms import LmcacheSettings
@@ -87,21 +86,18 @@ def bridge(
     """
     from reprise.roles.bridge import BridgeOptions, run_bridge
 
-    try:
-        options = BridgeOptions(
-            kafka=kafka,
-            data=data.path,
-            window_ms=window_ms,
-            spool_bytes=int(spool_gib * limits.GIB),
-            session_s=session_timeout_s,
-            metrics_host=metrics_host,
-            metrics_port=metrics_port,
-            metrics_tls=metrics_tls,
-            lmcache=lmcache if data.is_first or lmcache is None else lmcache.without_topic(),
-            memory=memory,
-            scrape_load_s=scrape_load_s,
-        )
-        begin_service(log_level)
-        run_bridge(options)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    options = BridgeOptions(
+        kafka=kafka,
+        data=data.path,
+        window_ms=window_ms,
+        spool_bytes=int(spool_gib * limits.GIB),
+        session_s=session_timeout_s,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        metrics_tls=metrics_tls,
+        lmcache=lmcache if data.is_first or lmcache is None else lmcache.without_topic(),
+        memory=memory,
+        scrape_load_s=scrape_load_s,
+    )
+    begin_service(log_level)
+    run_bridge(options)

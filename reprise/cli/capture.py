@@ -13,13 +13,13 @@ from console.param_types import Amount, Moment, PositionsType
 from console.progress import progress_shown
 from reprise import __version__
 from reprise.bounds import OPTION_HOURS_MAX
+from reprise.cli.data_option import existing_data
 from reprise.cli.kafka_options import kafka_options
 from reprise.cli.registration_options import registration_options, registrations_of
-from schemas.errors import RepriseError
 from schemas.limits import MIB
 
 if TYPE_CHECKING:
-    from replay.capture.format import CaptureSelection, PublisherSource, Summary
+    from replay.capture.format import CapturedPublisher, CaptureSelection, Summary
 
 R = TypeVar("R")
 
@@ -52,11 +52,7 @@ def _range_options(command: Callable[..., R]) -> Callable[..., R]:
     help="The file to write.",
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Take it from the log of a data directory of `reprise up`, which may be running.",
-)
+@existing_data("Take it from the log of a data directory of `reprise up`, which may be running.")
 @kafka_options(required=False, makes_topics=False)
 @click.option(
     "--from-zmq",
@@ -127,15 +123,12 @@ def capture(
                 f"Expected {option} with {other} only, not with"
                 f" {'--from-zmq' if endpoints else 'a log'}"
             )
-    try:
-        if endpoints:
-            publishers = _publishers(endpoints, replay_endpoints, of_publishers)
-            summary = _capture_frames(publishers, out, force, seconds, limit)
-        else:
-            asked = _asked(since, until, first, last, of_publishers)
-            summary = _capture_records(data, kafka, asked, out, force)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    if endpoints:
+        publishers = _publishers(endpoints, replay_endpoints, of_publishers)
+        summary = _capture_frames(publishers, out, force, seconds, limit)
+    else:
+        asked = _asked(since, until, first, last, of_publishers)
+        summary = _capture_records(data, kafka, asked, out, force)
     _say(summary, out)
     if summary.ended != "complete":
         context.exit(_INTERRUPTED)
@@ -177,15 +170,15 @@ def _text(value: object) -> str | None:
 
 def _publishers(
     endpoints: tuple[str, ...], replay_endpoints: tuple[str, ...], of_publishers: dict[str, object]
-) -> "list[PublisherSource]":
-    from replay.capture.format import PublisherSource
+) -> "list[CapturedPublisher]":
+    from replay.capture.format import CapturedPublisher
 
     if len(replay_endpoints) > len(endpoints):
         raise click.UsageError("Expected no more --replay than --from-zmq")
     replays = [*replay_endpoints, *[""] * (len(endpoints) - len(replay_endpoints))]
     named = registrations_of(of_publishers, list(zip(endpoints, replays, strict=True)))
     return [
-        PublisherSource(endpoint=endpoint, replay_endpoint=replay, registration=registration)
+        CapturedPublisher(endpoint=endpoint, replay_endpoint=replay, registration=registration)
         for endpoint, replay, registration in zip(endpoints, replays, named, strict=True)
     ]
 
@@ -216,7 +209,7 @@ def _capture_records(
 
 
 def _capture_frames(
-    publishers: "list[PublisherSource]",
+    publishers: "list[CapturedPublisher]",
     out: Path,
     force: bool,
     seconds: float | None,

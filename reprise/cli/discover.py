@@ -11,7 +11,6 @@ from reprise.cli.process import begin_service
 from reprise.discovery.api_server import SERVICE_ACCOUNT, ApiSettings, pod_settings
 from reprise.discovery.run import run_discovery
 from reprise.settings import log_level_from
-from schemas.errors import RepriseError
 
 
 @click.command()
@@ -61,11 +60,8 @@ def discover(
     reprise discover --url http://reprise:13333
     """  # noqa: D301
     begin_service(log_level_from(os.environ))
-    try:
-        settings = ApiSettings(api_server) if api_server else pod_settings()
-        asyncio.run(run_discovery(url, settings, namespace or _own_namespace(), selector, grace))
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    settings = ApiSettings(api_server) if api_server else pod_settings()
+    asyncio.run(run_discovery(url, settings, namespace or _own_namespace(), selector, grace))
 
 
 def _own_namespace() -> str:

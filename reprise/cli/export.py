@@ -15,7 +15,7 @@ from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
 from reprise.settings import seed_from
-from schemas.errors import ConfigurationError, RepriseError
+from schemas.errors import ConfigurationError
 from schemas.limits import BLOCK_SIZE_MAX
 
 if TYPE_CHECKING:
@@ -82,23 +82,20 @@ def export(
     for option, value in {"--trace-block-size": trace_block_size, "--join": join_s}.items():
         if value is not None and mooncake is None:
             raise click.UsageError(f"Expected {option} with --mooncake only, got it with --parquet")
-    try:
-        _check(file, parquet or mooncake)
-        with Capture(file) as capture, asked_to_stop() as stopped:
-            chains = Chains(seed_from(os.environ))
-            with progress_shown("Exporting", "records") as tell:
-                steps = steps_of(capture, of_publishers, tell, stopped)
-                if parquet is not None:
-                    said = _write_parquet(capture, steps, chains, parquet, force)
-                else:
-                    assert mooncake is not None
-                    join = EXPORT_JOIN_S if join_s is None else join_s
-                    said = _write_trace(steps, chains, mooncake, force, trace_block_size, join)
-            for note in notes_of(capture, steps, chains):
-                click.echo(printable(f"note: {note}"), err=True)
-            is_whole = capture.damage is None
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    _check(file, parquet or mooncake)
+    with Capture(file) as capture, asked_to_stop() as stopped:
+        chains = Chains(seed_from(os.environ))
+        with progress_shown("Exporting", "records") as tell:
+            steps = steps_of(capture, of_publishers, tell, stopped)
+            if parquet is not None:
+                said = _write_parquet(capture, steps, chains, parquet, force)
+            else:
+                assert mooncake is not None
+                join = EXPORT_JOIN_S if join_s is None else join_s
+                said = _write_trace(steps, chains, mooncake, force, trace_block_size, join)
+        for note in notes_of(capture, steps, chains):
+            click.echo(printable(f"note: {note}"), err=True)
+        is_whole = capture.damage is None
     click.echo(printable(said))
     if not steps.ended:
         click.echo("note: interrupted; the file has what was read before", err=True)

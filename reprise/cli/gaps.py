@@ -12,9 +12,9 @@ from brokers.broker_settings import KafkaSettings
 from console.asking import DEFAULT_URL, URL_VARIABLE, asked
 from console.documents import document_lines, terminal_width
 from console.terminal import say_json
+from reprise.cli.data_option import existing_data
 from reprise.cli.kafka_options import kafka_options
 from reprise.settings import seed_from
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from query_api.gaps import GapsDocument, PublisherFilter
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
     "--url",
     help=f"Where a service answers.  [env var: {URL_VARIABLE}; default: {DEFAULT_URL}]",
 )
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Fold the log of this data directory of `reprise up`, which may be running.",
-)
+@existing_data("Fold the log of this data directory of `reprise up`, which may be running.")
 @kafka_options(required=False, makes_topics=False)
 @click.option("--tenant", default="", help="Only publishers of this tenant.")
 @click.option("--model", "--modelname", "model", default="", help="Only publishers of this model.")
@@ -72,15 +68,12 @@ def gaps(
     if sum(one is not None for one in (file, url, data, source)) > 1:
         raise click.UsageError("Expected one of --url, --data, --kafka and FILE, got several")
     wanted, is_whole = PublisherFilter(tenant, model, instance), True
-    try:
-        if file is not None:
-            document, is_whole = _of_capture(file, wanted)
-        elif data is not None or source is not None:
-            document = _of_log(data, source, wanted)
-        else:
-            document = _asked(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, wanted)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    if file is not None:
+        document, is_whole = _of_capture(file, wanted)
+    elif data is not None or source is not None:
+        document = _of_log(data, source, wanted)
+    else:
+        document = _asked(url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, wanted)
     if as_json:
         say_json(document)
     else:

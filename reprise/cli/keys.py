@@ -22,7 +22,6 @@ from query_api.access.keys import (
 )
 from query_api.access.rights import Access, Right
 from reprise.bounds import OPTION_HOURS_MAX
-from schemas.errors import RepriseError
 
 _SECONDS: Final = {"h": 3600, "d": 86_400, "w": 604_800}
 _PERIOD: Final = re.compile(r"([0-9]{1,6})([hdw])")
@@ -102,27 +101,24 @@ def add(
     if_missing: bool,
 ) -> None:
     """Make a key, and print it: it is shown this once."""
-    try:
-        if if_missing and path.exists() and key_id in list_keys(path):
-            return
-        secret = make_secret()
-        access = Access(
-            check_id(key_id),
-            frozenset(map(Right, rights)),
-            check_tenants(frozenset(tenants), "--tenant") if tenants else None,
-        )
-        key = Key(
-            digest=digest_of(secret),
-            access=access,
-            expires=None if expires is None else _moment(expires),
-            rate=None if rate is None else check_rate(rate, "--rate"),
-            certificate=certificate,
-        )
-        if out is not None:
-            _write(out, spell(key_id, secret))
-        add_key(path, key)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    if if_missing and path.exists() and key_id in list_keys(path):
+        return
+    secret = make_secret()
+    access = Access(
+        check_id(key_id),
+        frozenset(map(Right, rights)),
+        check_tenants(frozenset(tenants), "--tenant") if tenants else None,
+    )
+    key = Key(
+        digest=digest_of(secret),
+        access=access,
+        expires=None if expires is None else _moment(expires),
+        rate=None if rate is None else check_rate(rate, "--rate"),
+        certificate=certificate,
+    )
+    if out is not None:
+        _write(out, spell(key_id, secret))
+    add_key(path, key)
     if out is None:
         click.echo(spell(key_id, secret))
         click.echo(f"Written to {path}. It is not shown again.", err=True)
@@ -133,10 +129,7 @@ def add(
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_(path: Path, as_json: bool) -> None:
     """List the keys: who may do what, and until when. Secrets are nowhere to be shown."""
-    try:
-        found = list_keys(path)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    found = list_keys(path)
     now = time.time()
     rows = [_row(found[key_id], now) for key_id in sorted(found)]
     if as_json:
@@ -163,10 +156,7 @@ def list_(path: Path, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 def revoke(path: Path, key_id: str) -> None:
     """Take a key out of the file: services refuse it from a second later on."""
-    try:
-        revoke_key(path, key_id)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    revoke_key(path, key_id)
     click.echo(f"Revoked: {key_id}", err=True)
 
 

@@ -13,7 +13,6 @@ from reprise.cli.kafka_options import kafka_options
 from reprise.cli.publishing import say_notes
 from reprise.cli.registration_options import registration_options
 from reprise.cli.replay import records_of
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from replay.as_records import CaptureRecords
@@ -69,34 +68,31 @@ def load(
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):
         got = "neither" if data is None else "both"
         raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
-    try:
-        with Capture(file) as capture:
-            say_notes(capture)
+    with Capture(file) as capture:
+        say_notes(capture)
 
-            def make_records() -> "CaptureRecords":
-                return records_of(capture, of_publishers)
+        def make_records() -> "CaptureRecords":
+            return records_of(capture, of_publishers)
 
-            with progress_shown("Loading", "records") as tell, asked_to_stop() as stopped:
-                if data is not None:
-                    loaded = load_into_log(
-                        *(make_records, data),
-                        force=force,
-                        local_sockets=local_sockets,
-                        tell=tell,
-                        stopped=stopped,
-                    )
-                else:
-                    assert kafka is not None
-                    loaded = load_into_kafka(
-                        *(make_records, kafka),
-                        force=force,
-                        local_sockets=local_sockets,
-                        tell=tell,
-                        stopped=stopped,
-                    )
-            is_damaged = capture.damage is not None
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+        with progress_shown("Loading", "records") as tell, asked_to_stop() as stopped:
+            if data is not None:
+                loaded = load_into_log(
+                    *(make_records, data),
+                    force=force,
+                    local_sockets=local_sockets,
+                    tell=tell,
+                    stopped=stopped,
+                )
+            else:
+                assert kafka is not None
+                loaded = load_into_kafka(
+                    *(make_records, kafka),
+                    force=force,
+                    local_sockets=local_sockets,
+                    tell=tell,
+                    stopped=stopped,
+                )
+        is_damaged = capture.damage is not None
     left_out = ", ".join(f"{name} {count}" for name, count in sorted(loaded.left_out.items()))
     where = data if data is not None else kafka and kafka.topics.events.name
     click.echo(

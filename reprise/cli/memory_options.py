@@ -9,9 +9,7 @@ import click
 
 from bridge.memory.reading import DEFAULT_PREFIX
 from bridge.memory.watch import MemorySettings
-from console.param_types import Amount
 from console.settings import setting
-from schemas import limits
 from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
@@ -37,16 +35,6 @@ _OPTIONS: Final = (
         help="What the names of segments begin with; empty for any name.",
     ),
     setting(
-        "--memory-period-s",
-        key="memory.period_s",
-        is_seldom_set=True,
-        envvar="REPRISE_MEMORY_PERIOD_S",
-        type=Amount(limits.MEMORY_PERIOD_MIN_S, limits.MEMORY_PERIOD_MAX_S),
-        default=limits.MEMORY_PERIOD_S,
-        show_default=True,
-        help="How often the segments are looked at.",
-    ),
-    setting(
         "--memory-host",
         key="memory.host",
         is_seldom_set=True,
@@ -65,7 +53,6 @@ def memory_options(command: Command[R]) -> Command[R]:
     def with_settings(
         memory_dir: Path | None,
         memory_prefix: str,
-        memory_period_s: float,
         memory_host: str,
         **arguments: Any,
     ) -> R:
@@ -76,7 +63,6 @@ def memory_options(command: Command[R]) -> Command[R]:
                 else MemorySettings(
                     directory=memory_dir,
                     prefix=memory_prefix,
-                    period_s=memory_period_s,
                     host=memory_host,
                 )
             )

@@ -15,7 +15,7 @@ from console.terminal import printable
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
 from reprise.settings import seed_from
-from schemas.errors import ConfigurationError, RepriseError
+from schemas.errors import ConfigurationError
 from schemas.extras import need
 
 if TYPE_CHECKING:
@@ -104,32 +104,29 @@ def miss_ratio(
 
     if len(sizes) > CURVE_SIZES_MAX:
         raise click.UsageError(f"Expected at most {CURVE_SIZES_MAX} of --size, got {len(sizes)}")
-    try:
-        _check_outputs(plot, (json_path, csv_path, plot))
-        for size in sizes:
-            _blocks_of(size, 1)
-        analysis = Analysis(curves=[], regrets=[], notes=[])
-        is_whole = True
-        with asked_to_stop() as stopped:
-            for file, name in zip(files, _names(files), strict=True):
-                if file != STDIN and is_capture(file):
-                    reading = CaptureReading(file, name, sample, regret or _REGRET, stopped)
-                    is_whole &= _read_capture(analysis, reading, sizes, of_publishers)
-                else:
-                    if regret is not None:
-                        _note(analysis, name, "a trace says nothing of removals: no regret")
-                    is_whole &= _read_trace(
-                        *(analysis, file, name, sample, sizes, stopped),
-                        block_size=of_publishers["block_size"],
-                        ignore_unknown=ignore_unknown_fields,
-                    )
-                if ended := stopped():
-                    break
-        for line in text_lines(analysis, all_points=bool(sizes)):
-            click.echo(printable(line))
-        _write(analysis, json_path, csv_path, plot)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    _check_outputs(plot, (json_path, csv_path, plot))
+    for size in sizes:
+        _blocks_of(size, 1)
+    analysis = Analysis(curves=[], regrets=[], notes=[])
+    is_whole = True
+    with asked_to_stop() as stopped:
+        for file, name in zip(files, _names(files), strict=True):
+            if file != STDIN and is_capture(file):
+                reading = CaptureReading(file, name, sample, regret or _REGRET, stopped)
+                is_whole &= _read_capture(analysis, reading, sizes, of_publishers)
+            else:
+                if regret is not None:
+                    _note(analysis, name, "a trace says nothing of removals: no regret")
+                is_whole &= _read_trace(
+                    *(analysis, file, name, sample, sizes, stopped),
+                    block_size=of_publishers["block_size"],
+                    ignore_unknown=ignore_unknown_fields,
+                )
+            if ended := stopped():
+                break
+    for line in text_lines(analysis, all_points=bool(sizes)):
+        click.echo(printable(line))
+    _write(analysis, json_path, csv_path, plot)
     if ended:
         click.echo("note: interrupted; this is of what was read before", err=True)
         context.exit(_INTERRUPTED)

@@ -12,7 +12,6 @@ from reprise.cli.kafka_options import metrics_options
 from reprise.cli.process import begin_service
 from reprise.http.tls_settings import TlsSettings
 from reprise.settings import log_level_from
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from bridge.relay.relay_settings import RelayedEngine
@@ -94,21 +93,18 @@ def relay(
     from bridge.relay.relay_settings import RelaySettings
     from reprise.roles.relay import run_relay
 
-    try:
-        settings = RelaySettings(
-            engines=_engines(endpoints, listens, replay_endpoints, listen_replays),
-            key=curve_key,
-            bridge_keys=bridge_keys,
-        )
-        begin_service(log_level_from(os.environ))
-        run_relay(
-            settings,
-            metrics_host=metrics_host,
-            metrics_port=metrics_port,
-            metrics_tls=metrics_tls,
-        )
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    settings = RelaySettings(
+        engines=_engines(endpoints, listens, replay_endpoints, listen_replays),
+        key=curve_key,
+        bridge_keys=bridge_keys,
+    )
+    begin_service(log_level_from(os.environ))
+    run_relay(
+        settings,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        metrics_tls=metrics_tls,
+    )
 
 
 def _engines(

@@ -7,19 +7,15 @@ from typing import Final
 import click
 
 from console.terminal import printable
-from schemas.errors import RepriseError
+from reprise.cli.data_option import existing_data
 
 _DAMAGED: Final = 3
 """Exit code where something is damaged and nothing was done about it."""
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("data"),
-    show_default=True,
-    help="The data directory of `reprise up`, which must not be running.",
+@existing_data(
+    "The data directory of `reprise up`, which must not be running.", default=Path("data")
 )
 @click.option("--yes", is_flag=True, help="Repair what is damaged. Nothing is deleted.")
 @click.option(
@@ -40,24 +36,21 @@ def repair(data: Path, yes: bool, all_registered: bool) -> None:
               1   it cannot be repaired: the message says why
               3   something is damaged; nothing was changed
     """  # noqa: D301
-    from reprise.embedded.repair import Repair
+    from reprise.embedded.repair import DirectoryRepair
 
-    try:
-        found = Repair(data)
-        findings = found.examine()
-        for finding in findings:
-            click.echo(printable(f"{finding.part:<6} {finding.text}"))
-            if finding.remedy and not yes:
-                click.echo(printable(f"       with --yes: {finding.remedy}"))
-        if yes:
-            for line in found.carry_out(findings):
-                click.echo(printable(line))
-        if all_registered:
-            found.end_doubt()
-        elif found.doubt:
-            click.echo(printable(f"note   {found.doubt}"))
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    found = DirectoryRepair(data)
+    findings = found.examine()
+    for finding in findings:
+        click.echo(printable(f"{finding.part:<6} {finding.text}"))
+        if finding.remedy and not yes:
+            click.echo(printable(f"       with --yes: {finding.remedy}"))
+    if yes:
+        for line in found.carry_out(findings):
+            click.echo(printable(line))
+    if all_registered:
+        found.end_doubt()
+    elif found.doubt:
+        click.echo(printable(f"note   {found.doubt}"))
     if not yes and any(finding.remedy for finding in findings):
         click.echo("Nothing was changed.")
         sys.exit(_DAMAGED)

@@ -19,7 +19,6 @@ from reprise.cli.process import begin_service
 from reprise.cli.publishing import SendOptions, publish, say_notes
 from reprise.cli.registration_options import registration_options, registrations_of
 from reprise.settings import log_level_from, seed_from
-from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
     from replay.as_records import CaptureRecords
@@ -142,25 +141,22 @@ def replay(
         },
         compare,
     )
-    try:
-        seed = seed_from(os.environ)
-        if as_publisher is not None:
-            sending = SendOptions(
-                as_publisher, replay_socket or "", only, wait_s, stay_s, speed, renumber
-            )
-            is_whole, ended = publish(file, sending)
-            context.exit(_INTERRUPTED if not ended else 0 if is_whole else _DAMAGED)
-        warn_without_native(None)
-        if serve:
-            check_loopback(host or DEFAULT_HOST, "--host", insecure)
-            _serve(file, seed, speed, of_publishers, host or DEFAULT_HOST, port)
-            return
-        table, is_whole, ended = _folded(file, seed, speed, of_publishers)
-        for line in table.lines():
-            click.echo(printable(line))
-        different = compare is not None and _compare(table, file, compare, seed, of_publishers)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    seed = seed_from(os.environ)
+    if as_publisher is not None:
+        sending = SendOptions(
+            as_publisher, replay_socket or "", only, wait_s, stay_s, speed, renumber
+        )
+        is_whole, ended = publish(file, sending)
+        context.exit(_INTERRUPTED if not ended else 0 if is_whole else _DAMAGED)
+    warn_without_native(None)
+    if serve:
+        check_loopback(host or DEFAULT_HOST, "--host", insecure)
+        _serve(file, seed, speed, of_publishers, host or DEFAULT_HOST, port)
+        return
+    table, is_whole, ended = _folded(file, seed, speed, of_publishers)
+    for line in table.lines():
+        click.echo(printable(line))
+    different = compare is not None and _compare(table, file, compare, seed, of_publishers)
     if not ended:
         context.exit(_INTERRUPTED)
     if not is_whole:
@@ -224,7 +220,7 @@ def _folded(
 ) -> "tuple[ReplayedTable, bool, bool]":
     """The table; whether the capture is intact; whether it was folded to its end."""
     from replay.capture.reader import Capture
-    from replay.folding import Pace, ReplayedTable, fold_capture
+    from replay.folding import ReplayedTable, ReplayPace, fold_capture
     from streams.kernel import open_kernel
 
     with Capture(file) as capture:
@@ -233,7 +229,7 @@ def _folded(
         table = ReplayedTable(open_kernel(seed), records)
         with progress_shown("Replaying", "records") as tell, asked_to_stop() as stopped:
             total = None if capture.header.publishers else capture.entries
-            pace = None if speed is None else Pace(speed, stopped=stopped)
+            pace = None if speed is None else ReplayPace(speed, stopped=stopped)
             ended = fold_capture(records, table, total=total, pace=pace, tell=tell, stopped=stopped)
         _say_folded(table, records)
         return table, capture.damage is None, ended

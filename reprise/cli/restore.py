@@ -7,7 +7,6 @@ import click
 from console.progress import progress_shown
 from console.terminal import printable
 from reprise.cli.backup import say_manifest
-from schemas.errors import RepriseError
 
 
 @click.command()
@@ -26,10 +25,7 @@ def restore(backup_directory: Path, data: Path) -> None:
     """
     from reprise.embedded.restoration import restore as restore_backup
 
-    try:
-        with progress_shown("Restoring", "files") as tell:
-            made = restore_backup(backup_directory, data, tell=tell)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    with progress_shown("Restoring", "files") as tell:
+        made = restore_backup(backup_directory, data, tell=tell)
     say_manifest(made)
     click.echo(printable(f"restored: {data}; start it with `reprise up --data {data}`"))

@@ -16,7 +16,7 @@ from console.progress import progress_shown
 from console.terminal import printable
 from replay.traces.counts import counted
 from schemas.causes import cause_of
-from schemas.errors import ConfigurationError, RepriseError
+from schemas.errors import ConfigurationError
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
 from schemas.progress import Progress
 
@@ -262,36 +262,33 @@ def simulate(
     from lab.whatif.report.document import document_of
     from lab.whatif.report.table import text_lines
 
-    try:
-        _check_outputs(report, json_path, csv_path, plots)
-        if every and policies:
-            raise ConfigurationError("Expected --policy or --all, got both")
-        base = _setup_of(block_size=block_size, **options)
-        planned = partial(
-            plan,
-            base,
-            block_size=block_size,
-            workloads=len(traces),
-            policies=policies,
-            every=every,
-            sweeps=parse_sweeps(sweeps),
-        )
-        planned()  # before minutes of work: that it can be
-        read, workloads = _read_all(traces, block_size, ignore_unknown_fields)
-        facts = _facts_of(read, workloads, base)
-        looks = [
-            number
-            for number, one in enumerate(workloads)
-            if is_worth_a_look(one.block_count, base.nodes) and one.distinct < one.block_count
-        ]
-        jobs = planned(look_at=looks)
-        outcomes = _run_all(jobs, workloads, processes)
-        document = concluded(document_of(jobs, outcomes, facts))
-        for line in text_lines(document):
-            click.echo(printable(line))
-        _write(document, report, json_path, csv_path, plots)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    _check_outputs(report, json_path, csv_path, plots)
+    if every and policies:
+        raise ConfigurationError("Expected --policy or --all, got both")
+    base = _setup_of(block_size=block_size, **options)
+    planned = partial(
+        plan,
+        base,
+        block_size=block_size,
+        workloads=len(traces),
+        policies=policies,
+        every=every,
+        sweeps=parse_sweeps(sweeps),
+    )
+    planned()  # before minutes of work: that it can be
+    read, workloads = _read_all(traces, block_size, ignore_unknown_fields)
+    facts = _facts_of(read, workloads, base)
+    looks = [
+        number
+        for number, one in enumerate(workloads)
+        if is_worth_a_look(one.block_count, base.nodes) and one.distinct < one.block_count
+    ]
+    jobs = planned(look_at=looks)
+    outcomes = _run_all(jobs, workloads, processes)
+    document = concluded(document_of(jobs, outcomes, facts))
+    for line in text_lines(document):
+        click.echo(printable(line))
+    _write(document, report, json_path, csv_path, plots)
     if any(trace.problem for trace in read):
         sys.exit(1)
 

@@ -12,7 +12,6 @@ from reprise.cli.process import begin_service
 from reprise.cli.service_command import ServiceCommand, log_level_option, seed_option
 from reprise.http.tls_settings import TlsSettings
 from schemas import limits
-from schemas.errors import RepriseError
 
 
 @click.command(cls=ServiceCommand)
@@ -68,19 +67,16 @@ def streams(
     """
     from reprise.roles.streams import StreamsSettings, work
 
-    try:
-        settings = StreamsSettings(
-            kafka=kafka,
-            data=data.path,
-            seed=seed,
-            kernel=kernel,
-            metrics_host=metrics_host,
-            metrics_port=metrics_port,
-            flush_s=flush_ms / 1000,
-            session_timeout_s=session_timeout_s,
-        )
-        begin_service(log_level)
-        warn_without_native(kernel)
-        work(settings, metrics_tls)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    settings = StreamsSettings(
+        kafka=kafka,
+        data=data.path,
+        seed=seed,
+        kernel=kernel,
+        metrics_host=metrics_host,
+        metrics_port=metrics_port,
+        flush_s=flush_ms / 1000,
+        session_timeout_s=session_timeout_s,
+    )
+    begin_service(log_level)
+    warn_without_native(kernel)
+    work(settings, metrics_tls)

@@ -8,17 +8,13 @@ from click.core import ParameterSource
 from brokers.broker_settings import KafkaSettings
 from console.output import quiet_output
 from console.terminal import printable_json
+from reprise.cli.data_option import existing_data
 from reprise.cli.kafka_options import kafka_options
-from schemas.errors import RepriseError
 
 
 @click.command()
 @kafka_options(required=False, makes_topics=False)
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="In place of --kafka: a data directory of `reprise up`, which may be running.",
-)
+@existing_data("In place of --kafka: a data directory of `reprise up`, which may be running.")
 @click.option("--tenant", help="Only records of this tenant.")
 @click.option("--model", "--modelname", "model", help="Only records of this model.")
 @click.option("--instance", help="Only records of this instance.")
@@ -64,15 +60,12 @@ def tail(
         limit=limit,
         compact=compact,
     )
-    try:
-        with quiet_output() as output:
+    with quiet_output() as output:
 
-            def write(lines: bytes) -> None:
-                output(printable_json(lines))
+        def write(lines: bytes) -> None:
+            output(printable_json(lines))
 
-            if data is not None:
-                tail_embedded(data, options, write)
-            elif kafka is not None:
-                tail_kafka(kafka, options, write)
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+        if data is not None:
+            tail_embedded(data, options, write)
+        elif kafka is not None:
+            tail_kafka(kafka, options, write)

@@ -6,18 +6,12 @@ from pathlib import Path
 import click
 
 from console.terminal import printable
+from reprise.cli.data_option import existing_data
 from reprise.settings import seed_from
-from schemas.errors import RepriseError
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False, exists=True),
-    default=Path("data"),
-    show_default=True,
-    help="The data directory; the service that uses it may be running.",
-)
+@existing_data("The data directory; the service that uses it may be running.", default=Path("data"))
 def verify(data: Path) -> None:
     """Fold the whole log into an empty table and print the digest of each context.
 
@@ -26,8 +20,5 @@ def verify(data: Path) -> None:
     """
     from streams.table.verification import verify_log
 
-    try:
-        for line in verify_log(data, seed_from(os.environ)):
-            click.echo(printable(line))
-    except RepriseError as error:
-        raise click.ClickException(str(error)) from error
+    for line in verify_log(data, seed_from(os.environ)):
+        click.echo(printable(line))

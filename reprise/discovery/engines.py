@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from schemas.limits import LABEL_BYTES_MAX
+from schemas.registration import PUBLISHER_KINDS
 
 DISCOVERED_RANKS_MAX: Final = 1_024  # of one pod: an error in its annotation is refused and named
 KUBERNETES_TEXT_CHARS_MAX: Final = 1_024  # of an annotation that is used
@@ -27,7 +28,7 @@ NAMESPACE_LABEL: Final = "k8s-namespace"
 UID_LABEL: Final = "k8s-uid"
 POD_LABEL: Final = "k8s-pod"
 
-_KINDS: Final = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM", "none": "none"}
+_KINDS: Final = {one.pod_label: kind for kind, one in PUBLISHER_KINDS.items() if one.pod_label}
 _PORTS: Final = {"kv-events": "events-port", "kv-replay": "replay-port", "http": "http-port"}
 _DEFAULT_EVENTS_PORT: Final = 5557
 _DEFAULT_HTTP_PORT: Final = 8000

@@ -15,14 +15,14 @@ ENGINE_ASK_S: Final = 5.0  # and how long it may take
 _BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bblock_size="(\d{1,6})"', re.M)
 
 
-class Facts(NamedTuple):
+class PodFacts(NamedTuple):
     """Its first model's name, and the tokens of a block."""
 
     model: str
     block_size: int
 
 
-async def ask_facts(engine: Engine) -> Facts:
+async def ask_facts(engine: Engine) -> PodFacts:
     """What is missing; "" and 0 for what the annotations say. At most three requests, each of
     ENGINE_ASK_S.
 
@@ -42,7 +42,7 @@ async def ask_facts(engine: Engine) -> Facts:
             block_size = _page_size(await _get(url, "/server_info"))
         if not block_size:
             raise UnusableError(_missing("block-size", url, "/metrics or /server_info"))
-    return Facts("" if "model" in facts else model, block_size)
+    return PodFacts("" if "model" in facts else model, block_size)
 
 
 async def _get(url: str, path: str) -> bytes:

@@ -8,7 +8,7 @@ from console.service_client import ServiceClient
 from query_api.http.models import Service, Services
 
 
-class Registrar:
+class PodRegistrar:
     """Asks by the key of REPRISE_KEY.
 
     Args:

@@ -6,10 +6,10 @@ import signal
 from contextlib import suppress
 
 from reprise.discovery.api_server import ApiServer, ApiSettings
-from reprise.discovery.cluster import Follower
 from reprise.discovery.membership import Membership
-from reprise.discovery.registrar import Registrar
-from reprise.discovery.service import Discovery, MembershipSink, PodComplaints, readers
+from reprise.discovery.object_follower import ObjectFollower
+from reprise.discovery.registrar import PodRegistrar
+from reprise.discovery.service import MembershipSink, PodComplaints, PodDiscovery, readers
 
 logger = logging.getLogger(__name__)
 
@@ -33,10 +33,12 @@ async def run_discovery(
     membership, said = Membership(grace_s), PodComplaints()
     async with ApiServer(settings, namespace, selector) as server:
         followers = [
-            Follower(source, server, MembershipSink(source, read, membership, said, changed.set))
+            ObjectFollower(
+                source, server, MembershipSink(source, read, membership, said, changed.set)
+            )
             for source, read in readers().items()
         ]
-        discovery = Discovery(namespace, membership, followers, Registrar(url), changed, said)
+        discovery = PodDiscovery(namespace, membership, followers, PodRegistrar(url), changed, said)
         logger.info("Following pods of namespace %s with %s for %s", namespace, selector, url)
         running = asyncio.ensure_future(discovery.run())
         loop = asyncio.get_running_loop()

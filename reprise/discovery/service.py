@@ -9,7 +9,6 @@ from typing import Any, Final, NamedTuple
 from bridge.delivery.complaints import Complaints
 from bridge.engine_http.client import NoAnswerError
 from console.service_client import RefusedError
-from reprise.discovery.cluster import Follower, Object
 from reprise.discovery.engines import (
     UID_LABEL,
     Engine,
@@ -19,10 +18,11 @@ from reprise.discovery.engines import (
     read_pod,
     read_slice,
 )
-from reprise.discovery.facts import Facts, ask_facts
+from reprise.discovery.facts import PodFacts, ask_facts
 from reprise.discovery.membership import Membership, PodSource
+from reprise.discovery.object_follower import Object, ObjectFollower
 from reprise.discovery.plan import make_plan
-from reprise.discovery.registrar import Registrar
+from reprise.discovery.registrar import PodRegistrar
 from schemas.errors import EndpointError
 
 DISCOVERY_LOOK_S: Final = 30.0  # between two comparisons with what is registered, without a change
@@ -31,7 +31,7 @@ DISCOVERY_GATHER_S: Final = 0.2  # that changes are gathered for
 logger = logging.getLogger(__name__)
 
 
-class Counts(NamedTuple):
+class PodCounts(NamedTuple):
     """What the last look found and did."""
 
     wanted: int
@@ -100,7 +100,7 @@ class PodComplaints:
             logger.warning("Not registered: %s. It is tried again when that changes", text)
 
 
-class Discovery:
+class PodDiscovery:
     """Keeps a service in step with the pods of a namespace.
 
     Args:
@@ -115,8 +115,8 @@ class Discovery:
         self,
         namespace: str,
         membership: Membership,
-        followers: list[Follower],
-        registrar: Registrar,
+        followers: list[ObjectFollower],
+        registrar: PodRegistrar,
         changed: asyncio.Event,
         said: PodComplaints,
     ) -> None:
@@ -126,8 +126,8 @@ class Discovery:
         self._registrar = registrar
         self._changed = changed
         self._said = said
-        self._facts: dict[str, Facts] = {}
-        self._last: Counts | None = None
+        self._facts: dict[str, PodFacts] = {}
+        self._last: PodCounts | None = None
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -171,7 +171,7 @@ class Discovery:
         for path, some in (("/unregister", plan.unregister), ("/register", plan.register)):
             for body in some:
                 failed += not await self._send(path, body)
-        done = Counts(len(wanted), len(plan.register), len(plan.unregister), failed)
+        done = PodCounts(len(wanted), len(plan.register), len(plan.unregister), failed)
         if done != self._last and (plan.register or plan.unregister or self._last is None):
             logger.info(
                 "%d publishers wanted: %d registered, %d unregistered, %d refused",
@@ -193,10 +193,10 @@ class Discovery:
             return False
         return True
 
-    async def _facts_of(self, engine: Engine) -> Facts:
+    async def _facts_of(self, engine: Engine) -> PodFacts:
         """Asked once; a pod keeps its model."""
         if "model" in engine.facts and "block-size" in engine.facts:
-            return Facts("", 0)
+            return PodFacts("", 0)
         if engine.uid not in self._facts:
             self._facts[engine.uid] = await ask_facts(engine)
         return self._facts[engine.uid]

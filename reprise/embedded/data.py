@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from logs.embedded import EmbeddedLog
-from query_api.changes import Changes
+from query_api.change_signal import ChangeSignal
 from reprise.embedded.history import EmbeddedHistory
 from reprise.settings import Settings
 from streams.kernel import open_kernel
@@ -38,7 +38,7 @@ class EmptyFolds:
     """
 
     def __init__(
-        self, seed: int, kernel: str | None, audit: AuditQueue | None, changes: Changes
+        self, seed: int, kernel: str | None, audit: AuditQueue | None, changes: ChangeSignal
     ) -> None:
         self._seed = seed
         self._name = kernel

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from logs.interface import LogEntry
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
@@ -76,7 +76,7 @@ class FoldThread:
         self._tracer = tracer
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
-        self._pace = Pace(FOLD_TURN_S, least=FOLD_TURN_BYTES_MIN, most=FOLD_TURN_BYTES_MAX)
+        self._pace = TurnPace(FOLD_TURN_S, least=FOLD_TURN_BYTES_MIN, most=FOLD_TURN_BYTES_MAX)
         self._changed = threading.Condition()
         self.as_of = NEVER
         self._stopping = False

@@ -27,7 +27,7 @@ from schemas.arrays import ArrayPacker
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.registration import SELF_REGISTERED, Registration
+from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Intake:
+class EmbeddedIntake:
     """See the module. Other threads may call `connected`, `acting`, `register`, `unregister`.
 
     Args:
@@ -132,7 +132,7 @@ class Intake:
         """Whether the link to a publisher is up."""
         if self.lmcache is not None and self.lmcache.knows(publisher):
             return self.lmcache.is_linked(publisher)
-        return self.pump.subscriber.connected(publisher)
+        return self.pump.engines.receiver.connected(publisher)
 
     def acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
         """What a publisher does, and since when; None where it is not followed."""
@@ -183,7 +183,7 @@ class Intake:
         if self.failure is not None:
             raise self.failure
         if not self.sink.is_ready:
-            self.sink.retry()
+            self.sink.appends.retry()
         if not self.sink.is_ready:
             logger.error(
                 "Stopping with a log that cannot be written: records not appended are lost"
@@ -208,7 +208,7 @@ class Intake:
     def _fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
         """Step 3 of `reprise.embedded.write_thread`. Waits while the fold's queue is full."""
         try:
-            self._folding.submit(first, encoded, self.sink.traceparent)
+            self._folding.submit(first, encoded, self.sink.appends.traceparent)
         except StorageError as error:
             # They are in the log: the next start folds them.
             self.failure = error
@@ -234,4 +234,4 @@ class Intake:
 
     def _is_worker(self, publisher: PublisherKey) -> bool:
         registered = self._folding.fold.registrations.get(publisher)
-        return registered is not None and registered.registration.kind in SELF_REGISTERED
+        return registered is not None and registered.registration.is_self_registered

@@ -9,7 +9,7 @@ from pathlib import Path
 from schemas.conditions import Conditions, Part
 from schemas.errors import StorageError
 from schemas.identities import PrefixScope
-from streams.log.losses import Loss, LossNote
+from streams.log.losses import LogLoss, LossNote
 from streams.table.fold import Fold
 from streams.table.suspect_publishers import Suspects
 
@@ -35,7 +35,7 @@ class LossWatch:
         Raises:
             DiskError: it is not noted.
         """
-        self._note.add(Loss(what=what, at=time.time()))
+        self._note.add(LogLoss(what=what, at=time.time()))
 
     def begin(self, fold: Fold) -> None:
         """Suspects the publishers of the fold, which has all that the log has, where there is a

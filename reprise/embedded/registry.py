@@ -5,14 +5,13 @@ import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from operator import methodcaller
 from typing import Final
 
 from bridge.wire import KINDS
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from routing.decisions.router import Router
 from schemas.errors import StorageError
-from schemas.registration import Registration, service_key
+from schemas.registration import Registration, Unregistration
 
 EMBEDDED_COMMAND_S: Final = 10.0  # a registration waits this long for the log: status="503"
 
@@ -29,7 +28,7 @@ class EmbeddedRegistry:
 
     kinds = KINDS
 
-    def __init__(self, intake: Intake, router: Router) -> None:
+    def __init__(self, intake: EmbeddedIntake, router: Router) -> None:
         self._intake = intake
         self._router = router
 
@@ -37,26 +36,9 @@ class EmbeddedRegistry:
         """See `PublisherRegistry`."""
         await self._within(self._intake.register(registration, replace=replace))
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """See `PublisherRegistry`."""
-        matches = methodcaller(
-            "matches",
-            tenant_id=tenant_id,
-            instance_id=instance_id,
-            dp_rank=dp_rank,
-            model_name=model_name,
-            block_size=block_size,
-        )
-        target = service_key(tenant_id, instance_id, dp_rank)
-        gone = await self._within(self._intake.unregister(matches, target))
+        gone = await self._within(self._intake.unregister(target.matches, target.service_key))
         self._router.forget(gone)
         return gone
 

@@ -37,13 +37,13 @@ from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, Sto
 from schemas.identities import Offset
 from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
 from storage.salvage import check_not_in_use, free_name, move_aside, salvage
-from streams.log.losses import Loss, LossNote
+from streams.log.losses import LogLoss, LossNote
 from streams.table.rows import format as rows
 
 _LOCAL: Final = b"L"
 
 
-class Finding(NamedTuple):
+class RepairFinding(NamedTuple):
     """One part of the data directory.
 
     Attributes:
@@ -57,7 +57,7 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-class Repair:
+class DirectoryRepair:
     """See the module. Nobody else may use the directory meanwhile.
 
     Args:
@@ -84,18 +84,18 @@ class Repair:
 
     # Looking
 
-    def examine(self) -> list[Finding]:
+    def examine(self) -> list[RepairFinding]:
         """What is damaged, and what would be done; changes nothing. Reads all there is."""
         return [self._examine_log(), self._examine_table(), *self._examine_routing()]
 
-    def _examine_log(self) -> Finding:
+    def _examine_log(self) -> RepairFinding:
         if not self._log.exists():
             if self._repaired.exists():
-                return Finding("log", "its repair was interrupted", "finishes it")
-            return Finding("log", "none: a start begins an empty one behind the table")
+                return RepairFinding("log", "its repair was interrupted", "finishes it")
+            return RepairFinding("log", "none: a start begins an empty one behind the table")
         return _examined("log", self._log, self._data)
 
-    def _examine_routing(self) -> Iterator[Finding]:
+    def _examine_routing(self) -> Iterator[RepairFinding]:
         """Nothing where nothing was ever decided."""
         if self._routing.exists():
             found = _examined("routing", self._routing, self._data)
@@ -106,24 +106,24 @@ class Repair:
         try:
             read_checkpoint(self._routing.with_name("checkpoint"), RoutingFold.load)
         except RecordFormatError as error:
-            yield Finding("routing", f"{error}: a start folds its log from the beginning")
+            yield RepairFinding("routing", f"{error}: a start folds its log from the beginning")
         for path in sorted(self._routing.parent.glob(f"{self._routing.name}.damaged-*")):
             text = (
                 f"{path} was set aside. To have what can be read of it in place of what was decided"
                 f" since, move it to {self._routing} and repair it"
             )
-            yield Finding("routing", text)
+            yield RepairFinding("routing", text)
 
-    def _examine_table(self) -> Finding:
+    def _examine_table(self) -> RepairFinding:
         if not self._table.exists():
-            return Finding("table", "none: a start folds it from the log")
+            return RepairFinding("table", "none: a start folds it from the log")
         try:
             covered = _covered_by(self._table)
         except (DamagedError, RowCorruptError) as error:
-            return Finding(
+            return RepairFinding(
                 "table", _said(error), f"it is moved to {free_name(self._table)}, and made again"
             )
-        return Finding("table", f"whole, covers records up to {covered}")
+        return RepairFinding("table", f"whole, covers records up to {covered}")
 
     @property
     def doubt(self) -> str:
@@ -139,7 +139,7 @@ class Repair:
 
     # Doing
 
-    def carry_out(self, findings: Iterable[Finding]) -> Iterator[str]:
+    def carry_out(self, findings: Iterable[RepairFinding]) -> Iterator[str]:
         """Does what `examine` has said just now, and yields what was done.
 
         Raises:
@@ -201,7 +201,7 @@ class Repair:
         missing = f"records {_said_of(holes)}" if holes else "no record before its last one"
         what = f"a repair of the log found missing: {missing}"
         vouched = covered is not None and covered >= last
-        self._note.add(Loss(what=what, at=time.time(), registrations=not vouched))
+        self._note.add(LogLoss(what=what, at=time.time(), registrations=not vouched))
         return f"missing: {missing}, and whatever came after {made.end_offset - 1}"
 
     def _covered(self) -> int | None:
@@ -219,7 +219,7 @@ class Repair:
         self._note.end_doubt()
 
 
-def _examined(part: str, path: Path, data: Path) -> Finding:
+def _examined(part: str, path: Path, data: Path) -> RepairFinding:
     """A log that is there; reads all of it."""
     remedy = f"what can be read becomes the log, and the damaged one is kept as {free_name(path)}"
     try:
@@ -230,13 +230,13 @@ def _examined(part: str, path: Path, data: Path) -> Finding:
         finally:
             log.close()
     except DamagedError as error:
-        return Finding(part, _said(error), remedy)
+        return RepairFinding(part, _said(error), remedy)
     if holes:
-        return Finding(part, f"damaged: records {_said_of(holes)} are missing", remedy)
+        return RepairFinding(part, f"damaged: records {_said_of(holes)} are missing", remedy)
     text = f"whole, with records {bounds.start} to {bounds.end - 1}"
     if torn:
         text += f"; its end is torn ({torn}), and a start goes on with what is before"
-    return Finding(part, text)
+    return RepairFinding(part, text)
 
 
 def _said(error: StorageError) -> str:

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 from bridge.sockets.reader import open_reader
 from doctor.watch import OutcomeWatch
-from query_api.changes import Changes
+from query_api.change_signal import ChangeSignal
 from reprise import rooms
 from reprise.embedded.data import EmptyFolds, open_data
 from reprise.embedded.fold_thread import FoldThread
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from reprise.embedded.loss_watch import LossWatch
 from reprise.embedded.registry import EmbeddedRegistry
 from reprise.embedded.view import EmbeddedView
@@ -85,7 +85,7 @@ class EmbeddedService:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         self.faults = 0
-        changes = Changes()
+        changes = ChangeSignal()
         queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
         self.audit_queue = queue
         self.conditions = conditions = Conditions(time.time, logger)
@@ -101,7 +101,7 @@ class EmbeddedService:
                 conditions=conditions,
                 tracer=tracer,
             )
-            self.intake = Intake(
+            self.intake = EmbeddedIntake(
                 settings,
                 self.data.log,
                 self.folding,

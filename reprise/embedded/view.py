@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from query_api.changes import Changes
+from query_api.change_signal import ChangeSignal
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from reprise.embedded.fold_thread import FoldThread
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from reprise.embedded.loss_watch import LossWatch
 from reprise.metrics.process import process_registry
 from schemas.conditions import Part
@@ -38,7 +38,7 @@ class EmbeddedView(TableView):
     """
 
     def __init__(
-        self, folding: FoldThread, intake: Intake, losses: LossWatch, changes: Changes
+        self, folding: FoldThread, intake: EmbeddedIntake, losses: LossWatch, changes: ChangeSignal
     ) -> None:
         super().__init__(changes=changes)
         self.metrics = process_registry()

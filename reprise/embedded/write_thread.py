@@ -34,7 +34,7 @@ from bridge.supervision import cancel, keep_all
 from bridge.unreached import watch_unreached
 from reprise.embedded.data import EmbeddedData
 from reprise.embedded.fold_thread import FoldThread
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from reprise.embedded.loss_watch import LossWatch
 from reprise.embedded.recovery import EmbeddedRecovery
 from reprise.embedded.retention import EmbeddedRetention
@@ -72,7 +72,7 @@ class WriteThread:
         settings: Settings,
         data: EmbeddedData,
         folding: FoldThread,
-        intake: Intake,
+        intake: EmbeddedIntake,
         losses: LossWatch,
         *,
         on_damage: Callable[[], None] = lambda: None,
@@ -181,7 +181,7 @@ class WriteThread:
         self._conditions.clear(Part.RECOVERY)
         intake = self._intake
         kept: dict[str, Callable[[], Awaitable[None]]] = {
-            "log writer": intake.sink.run,
+            "log writer": intake.sink.appends.run,
             "commands": intake.commands.run,
             "retention": self._retain_often,
             "heartbeats": self._beat,

@@ -47,7 +47,7 @@ class ConnectionsServer(uvicorn.Server):
         self._shaking: TlsListener | None = None
         self._connections = connections
         self._plain = plain
-        self._handover: Handover | None = None
+        self._handover: ConnectionHandover | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
@@ -63,7 +63,7 @@ class ConnectionsServer(uvicorn.Server):
         await super().startup([])
         [listening] = sockets
         listening.listen(self.config.backlog)
-        self._handover = Handover(self._plain, listening, self._connections, self)
+        self._handover = ConnectionHandover(self._plain, listening, self._connections, self)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
@@ -77,7 +77,7 @@ class ConnectionsServer(uvicorn.Server):
         return self._connections.make(self.config, self.server_state, self.lifespan.state)
 
 
-class Handover:
+class ConnectionHandover:
     """Of one server, on its loop."""
 
     def __init__(

@@ -67,7 +67,7 @@ WAITING: Final["tuple[Family[LogSink], ...]"] = (
     gauge(
         "reprise_log_waiting_bytes",
         "Bytes of records that wait in memory until the log can be written again.",
-        lambda sink: sink.waiting_bytes,
+        lambda sink: sink.appends.waiting_bytes,
     ),
 )
 

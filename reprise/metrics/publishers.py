@@ -72,7 +72,7 @@ def received(
         dropped_later: what was dropped behind the sequencer.
         states: see `ReceivedTraffic`.
     """
-    found, inbox, receiver = pump.counters(), pump.inbox, pump.subscriber
+    found, inbox, receiver = pump.counters(), pump.inbox, pump.engines.receiver
     dropped = Counter(dropped_later or {})
     cursors: dict[PublisherKey, Cursor] = {}
     for publisher, counted in found.items():

@@ -27,7 +27,7 @@ from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, WrittenPartition
 from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
-from routing.metrics import ROUTING, RoutingState
+from routing.metrics import ROUTING, RoutingLogState
 from schemas.conditions import Part
 from schemas.metric_family import RoleCollector
 from schemas.positions import Position
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from reprise.tracing.opening import SpanCounts
     from routing.worker.worker import RoutingWorker
     from streams.history.follower import HistoryFollower
-    from streams.worker.worker import Worker
+    from streams.worker.worker import FoldWorker
 
 
 def embedded_collector(service: "EmbeddedService") -> RoleCollector:
@@ -64,9 +64,9 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         RECEIVED,
         lambda: received(pump, dropped_later=sink.dropped),
     )
-    collector.add(REPLAY, lambda: pump.replayer)
+    collector.add(REPLAY, lambda: pump.engines.replayer)
     collector.add(ACTIVITIES, lambda: dict(pump.followed))
-    collector.add(ENGINE_HTTP, lambda: pump.engine_http)
+    collector.add(ENGINE_HTTP, lambda: pump.engines.http)
     collector.add(LOG, lambda: log)
     history = service.data.history
     if history is not None:
@@ -109,9 +109,9 @@ def bridge_metrics(bridge: "Bridge", lmcache: "LmcacheBridge | None" = None) -> 
     collector.add(PROCESS, lambda: Role(bridge.conditions, internal_errors))
     collector.add(REACHABLE, lambda: not bridge.conditions.has(Part.KAFKA))
     collector.add(RECEIVED, incoming)
-    collector.add(REPLAY, lambda: bridge.pump.replayer)
+    collector.add(REPLAY, lambda: bridge.pump.engines.replayer)
     collector.add(ACTIVITIES, lambda: dict(bridge.pump.followed))
-    collector.add(ENGINE_HTTP, lambda: bridge.pump.engine_http)
+    collector.add(ENGINE_HTTP, lambda: bridge.pump.engines.http)
     collector.add(DELIVERY, lambda: bridge)
     collector.add(LOOKS, lambda: bridge.memory)
     collector.add(LOAD, lambda: bridge.load)
@@ -129,7 +129,7 @@ def relay_metrics(relay: "Relay") -> CollectorRegistry:
     return _registered(collector)
 
 
-def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegistry:
+def worker_metrics(worker: "FoldWorker", routing: "RoutingWorker") -> CollectorRegistry:
     """Of a stream worker; collected beside its loop, from counters that it only ever replaces."""
 
     def tables() -> Tables:
@@ -165,7 +165,7 @@ def worker_metrics(worker: "Worker", routing: "RoutingWorker") -> CollectorRegis
 
 def replica_collector(
     replica: "Replica",
-    routing: RoutingState | None = None,
+    routing: RoutingLogState | None = None,
     audit: AnswerStore | None = None,
     lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
 from query_api.ports import PublisherRegistry, View
 from reprise import rooms
@@ -18,12 +17,13 @@ from reprise.http.listening import bind
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from reprise.roles.grpc_server import as_grpc
+from reprise.settings import AnsweringSettings
 from routing.decisions.router import Router
 from schemas.limits import SHUTDOWN_S
 from tokens.interface import PromptTokenizer
 
 if TYPE_CHECKING:
-    from reprise.rooms import Gateway, GatewaySettings
+    from reprise.rooms import Gateway
 
 GATEWAY_GRACE_S: Final = 4  # for the answers under way, at the end; whole seconds
 GATEWAY_BACKLOG: Final = 2048  # connections that are not accepted yet; the system refuses more
@@ -110,38 +110,35 @@ class Door:
 
 
 def open_door(
-    settings: "GatewaySettings | None",
+    settings: AnsweringSettings,
     view: View,
     registry: PublisherRegistry,
     router: Router,
     tokenizer: PromptTokenizer,
     guard: Guard,
-    *,
-    access: AccessSettings,
-    tls: TlsSettings | None,
 ) -> Door | None:
     """The gateway of a service, with its address bound; None where there is to be none.
 
     Raises:
         ConfigurationError: the address cannot be bound, or strangers would be answered.
     """
-    room = rooms.gateway()
-    if settings is None or room is None:
+    room, wanted, access = rooms.gateway(), settings.gateway, settings.access
+    if wanted is None or room is None:
         return None
     with contextlib.ExitStack() as closing:
         listening = picking = picker_guard = None
-        if settings.host:
-            if not settings.is_insecure:
-                access.check_host(settings.host, "the host of --gateway")
-            listening = bind(settings.host, settings.port, option="--gateway")
+        if wanted.host:
+            if not wanted.is_insecure:
+                access.check_host(wanted.host, "the host of --gateway")
+            listening = bind(wanted.host, wanted.port, option="--gateway")
             closing.callback(listening.close)
-        if settings.picker_host:
-            if not settings.is_picker_insecure:
-                access.check_host(settings.picker_host, "the host of --ext-proc")
+        if wanted.picker_host:
+            if not wanted.is_picker_insecure:
+                access.check_host(wanted.picker_host, "the host of --ext-proc")
                 picker_guard = guard
-            picking = bind(settings.picker_host, settings.picker_port, option="--ext-proc")
+            picking = bind(wanted.picker_host, wanted.picker_port, option="--ext-proc")
             closing.callback(picking.close)
-        gateway = room.gateway(settings, view, registry, router, tokenizer, guard, picker_guard)
-        door = Door(gateway, listening, tls, picking)
+        gateway = room.gateway(wanted, view, registry, router, tokenizer, guard, picker_guard)
+        door = Door(gateway, listening, settings.tls, picking)
         closing.pop_all()
     return door

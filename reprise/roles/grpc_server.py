@@ -3,12 +3,11 @@
 import os
 from typing import TYPE_CHECKING
 
-from query_api.access.access_settings import AccessSettings
-from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.ports import View
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
 from reprise.roles.service import Service
+from reprise.settings import AnsweringSettings
 from schemas.tracing import NO_TRACER, Tracer
 
 if TYPE_CHECKING:
@@ -51,11 +50,7 @@ def as_grpc(tls: TlsSettings) -> "GrpcTls":
 def beside_grpc(
     service: Service,
     view: View,
-    settings: GrpcSettings | None,
-    access: AccessSettings,
-    tls: TlsSettings | None = None,
-    *,
-    only_exact: bool,
+    settings: AnsweringSettings,
     tracer: Tracer = NO_TRACER,
 ) -> Service:
     """The service with its gRPC server, or as it is where none is wanted.
@@ -63,7 +58,8 @@ def beside_grpc(
     Raises:
         ConfigurationError: the address cannot be bound.
     """
-    if settings is None:
+    grpc, access = settings.grpc, settings.access
+    if grpc is None:
         return service
     # The library writes to stderr what we say in better words.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -71,14 +67,14 @@ def beside_grpc(
     from query_api.grpc.server import GrpcServer
 
     guard = None
-    if access.keys is not None and not settings.is_insecure:
+    if access.keys is not None and not grpc.is_insecure:
         guard = access.open_guard()
     server = GrpcServer(
         view,
-        settings,
-        only_exact=only_exact,
+        grpc,
+        only_exact=settings.only_exact,
         guard=guard,
-        tls=None if tls is None else as_grpc(tls),
+        tls=None if settings.tls is None else as_grpc(settings.tls),
         tracer=tracer,
     )
     view.metrics.register(server.counts)

@@ -10,9 +10,7 @@ from typing import Final, NamedTuple
 import uvicorn
 from starlette.types import ASGIApp
 
-from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
-from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.plain_listener import PlainAnswers
 from reprise.bounds import HTTP_GRACE_S
 from reprise.http.connections import Connections
@@ -24,6 +22,7 @@ from reprise.http.tls_settings import TlsSettings
 from reprise.roles.door import Door
 from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.service import Service
+from reprise.settings import AnsweringSettings
 from schemas.limits import OPEN_FILES_MAX
 
 LISTENER_CONNECTIONS_MIN: Final = 256  # where fewer may be open, there is no listener
@@ -193,13 +192,14 @@ class Server:
             self._server.should_exit = True
 
 
-def guard_of(access: AccessSettings, host: str, grpc: GrpcSettings | None) -> Guard:
-    """What stands before the routes of a service that listens there.
+def guard_of(settings: AnsweringSettings) -> Guard:
+    """What stands before the routes of a service that listens at its host.
 
     Raises:
         ConfigurationError: strangers would be answered, or the file of keys cannot be read.
     """
-    access.check_host(host, "--host")
+    access, grpc = settings.access, settings.grpc
+    access.check_host(settings.host, "--host")
     if grpc is not None and not grpc.is_insecure:
         access.check_host(grpc.host, "the host of --grpc")
     return access.open_guard()

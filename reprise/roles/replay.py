@@ -19,7 +19,7 @@ from query_api.http.wire import Wire
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from replay.as_records import CaptureRecords
-from replay.folding import Pace, ReplayedTable, fold_capture
+from replay.folding import ReplayedTable, ReplayPace, fold_capture
 from reprise.application import create_app
 from reprise.metrics.process import process_registry
 from reprise.metrics.roles import http_collector
@@ -31,7 +31,7 @@ from schemas.identities import PrefixScope, PublisherKey
 from schemas.limits import SHUTDOWN_S
 from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import PublisherState
-from schemas.registration import Registration
+from schemas.registration import Registration, Unregistration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import Ledger
 from streams.table.scope_states import FreshUntil, ScopeStates
@@ -48,7 +48,7 @@ class ReplayedService(TableView):
         table: empty.
         records: that are folded into it.
         total: how many there are, where that is known.
-        speed: see `Pace`.
+        speed: see `ReplayPace`.
         when_folded: called, on the folding thread, once all were folded.
     """
 
@@ -96,7 +96,7 @@ class ReplayedService(TableView):
         stopped = self._stopping.is_set
         pace = None
         if self._speed is not None:
-            pace = Pace(self._speed, stopped=stopped, sleep=self._stopping.wait)
+            pace = ReplayPace(self._speed, stopped=stopped, sleep=self._stopping.wait)
         try:
             fold_capture(self._records, self._table, total=self._total, pace=pace, stopped=stopped)
         except RepriseError as error:
@@ -185,15 +185,7 @@ class ReplayedService(TableView):
             "Expected a service that follows engines, but this one answers from a capture"
         )
 
-    async def unregister(
-        self,
-        *,
-        tenant_id: str,
-        instance_id: str,
-        dp_rank: int,
-        model_name: str | None,
-        block_size: int | None,
-    ) -> list[Registration]:
+    async def unregister(self, target: Unregistration) -> list[Registration]:
         """See `register`."""
         raise RegistrationError(
             "Expected a service that follows engines, but this one answers from a capture"

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
@@ -25,21 +25,15 @@ from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.topics import ensure_topics
-from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from doctor.watch import OutcomeWatch
 from logs.topic_writer import TopicWriter, stop_writers
-from query_api.access.access_settings import AccessSettings
-from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.errors import RequestError
-from query_api.http.wire import Wire
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
 from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader, kafka_thread
 from reprise import rooms
 from reprise.application import create_app
-from reprise.bounds import HISTORY_BYTES
-from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import (
     history_collector,
     http_collector,
@@ -52,9 +46,9 @@ from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
 from reprise.roles.leaving import LeaveSettings, ReplicaLeave
-from reprise.settings import DEFAULT_SEED, check_act_period, check_audit_rate
+from reprise.settings import AnsweringSettings
 from reprise.tracing.opening import Tracing, tracing_of
-from routing.decisions.router import Router, RouterSettings
+from routing.decisions.router import Router
 from routing.log.replica import ReplicaRouting
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
@@ -68,7 +62,7 @@ from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
 
 if TYPE_CHECKING:
-    from reprise.rooms import GatewaySettings, ReplicaLmcache
+    from reprise.rooms import ReplicaLmcache
 from typing import Final
 
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
@@ -76,53 +70,18 @@ REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configura
 logger = logging.getLogger(__name__)
 
 
-class ServeSettings(msgspec.Struct, frozen=True, kw_only=True):
+class ServeSettings(AnsweringSettings, frozen=True, kw_only=True):
     """What `reprise serve` runs with.
 
     Attributes:
         kafka: the brokers and the topics.
-        seed: of the prefix hash, u64; the same for every role.
-        kernel: "rust", "reference", or None for the fastest there is.
-        only_exact: whether queries leave out instances that are not `exact`.
-        default_wire: see `query_api.http.app.create_app`.
         history: where the past is kept for `as_of`; None to keep none.
-        history_bytes: how much of it.
-        audit_rate: the share of answers that is kept, from 0 to 1.
-        routing: what decisions go by where a request does not say otherwise.
-        grpc: where routers ask by gRPC; None: nowhere.
-        select_service: whether it can be asked as Dynamo's select service, too.
-        act_s: how often it acts on its own advice; 0 for never.
-        access: who may ask.
-        tls: how HTTP and gRPC are encrypted; None: they are not.
         leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
-        gateway: answers OpenAI's API by the engines; None: it does not.
-        token_files: directories of models, by name; text is made tokens of by their files.
     """
 
     kafka: KafkaSettings
-    host: str = DEFAULT_HOST
-    port: int = DEFAULT_PORT
-    seed: int = DEFAULT_SEED
-    kernel: str | None = None
-    only_exact: bool = False
-    default_wire: Wire = Wire.JSON
     history: Path | None = None
-    history_bytes: int = HISTORY_BYTES
-    audit_rate: float = 0.0
-    routing: RouterSettings = RouterSettings()
-    grpc: GrpcSettings | None = None
-    select_service: bool = False
-    act_s: float = 0.0
-    access: AccessSettings = AccessSettings()
-    tls: TlsSettings | None = None
     leave: LeaveSettings | None = None
-    gateway: "GatewaySettings | None" = None
-    token_files: Mapping[str, Path] = {}
-
-    def __post_init__(self) -> None:
-        """Raises ConfigurationError where the rate or the period is none."""
-        check_audit_rate(self.audit_rate)
-        check_act_period(self.act_s)
 
 
 class ReplicaService:
@@ -337,7 +296,7 @@ def _serve(
     when_serving: Callable[[str], None],
 ) -> None:
     quiet_client()
-    guard = guard_of(settings.access, settings.host, settings.grpc)
+    guard = guard_of(settings)
     server = Server(settings.host, settings.port, settings.tls)
     refusals: list[RepriseError] = []
 
@@ -356,24 +315,9 @@ def _serve(
             settings.token_files, service.replica, service.replica.conditions
         )
         door = open_door(
-            settings.gateway,
-            service.replica,
-            service.registry,
-            service.router,
-            tokenizer,
-            guard,
-            access=settings.access,
-            tls=settings.tls,
+            settings, service.replica, service.registry, service.router, tokenizer, guard
         )
-        beside = beside_grpc(
-            service,
-            service.replica,
-            settings.grpc,
-            settings.access,
-            settings.tls,
-            only_exact=settings.only_exact,
-            tracer=tracing.tracer,
-        )
+        beside = beside_grpc(service, service.replica, settings, tracing.tracer)
     except BaseException:
         server.close()
         raise

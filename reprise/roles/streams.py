@@ -27,7 +27,7 @@ from reprise.tracing.opening import Tracing, tracing_of
 from routing.worker.worker import RoutingThread, RoutingWorker
 from streams.worker.app import quiet_logs
 from streams.worker.runner import LoopSpoiledError
-from streams.worker.worker import StreamsSettings, Worker
+from streams.worker.worker import FoldWorker, StreamsSettings
 
 __all__ = ["StreamsSettings", "work"]
 
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 ROLE: Final = "streams"
 
 
-def _fields(worker: Worker) -> dict[str, object]:
+def _fields(worker: FoldWorker) -> dict[str, object]:
     """What `/health` of a worker adds: the partitions that it has, with the last folded offset."""
     owned = {} if worker.tables is None else dict(worker.tables.owned)
     return {
@@ -69,7 +69,7 @@ def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> N
 
 
 async def _work(settings: StreamsSettings, tracing: Tracing, tls: Tls | None) -> None:
-    worker = Worker(settings, tracer=tracing.tracer)
+    worker = FoldWorker(settings, tracer=tracing.tracer)
     routing = RoutingWorker(settings, worker.conditions, tracer=tracing.tracer)
     routing_thread = RoutingThread(routing)
 

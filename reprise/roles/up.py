@@ -56,7 +56,7 @@ def _serve(
     when_serving: Callable[[str], None],
     when_stopping: Callable[[], None],
 ) -> None:
-    guard = guard_of(settings.access, settings.host, settings.grpc)
+    guard = guard_of(settings)
     server = Server(settings.host, settings.port, settings.tls)
     try:
         service = EmbeddedService(settings, on_damage=server.end, tracer=tracing.tracer)
@@ -69,25 +69,8 @@ def _serve(
         raise
     tokenizer = open_tokenizer(settings.token_files, service.view, service.conditions)
     try:
-        door = open_door(
-            settings.gateway,
-            service.view,
-            service.registry,
-            service.router,
-            tokenizer,
-            guard,
-            access=settings.access,
-            tls=settings.tls,
-        )
-        beside = beside_grpc(
-            service,
-            service.view,
-            settings.grpc,
-            settings.access,
-            settings.tls,
-            only_exact=settings.only_exact,
-            tracer=tracing.tracer,
-        )
+        door = open_door(settings, service.view, service.registry, service.router, tokenizer, guard)
+        beside = beside_grpc(service, service.view, settings, tracing.tracer)
     except ConfigurationError:
         service.stop()
         server.close()

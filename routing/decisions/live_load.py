@@ -25,7 +25,7 @@ from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
 from routing.fold.booking import DecisionKey
 from routing.fold.bookings import BookingReport
 from routing.fold.failures import FailureState
-from routing.fold.fold import Changes, RoutingFold
+from routing.fold.fold import BookingChanges, RoutingFold
 from routing.fold.target_bookings import NO_LOAD, Load
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.failures import OverlaidFailures
@@ -203,7 +203,7 @@ class LiveLoad:
             return made
 
     def _come(
-        self, record: RoutingRecord, changes: Changes, now: float | None
+        self, record: RoutingRecord, changes: BookingChanges, now: float | None
     ) -> list[BookingReport]:
         """What is back leaves the overlay."""
         back = self._own.back

@@ -16,7 +16,6 @@ import msgspec
 from msgspec import Meta
 
 FiniteFloat = Annotated[float, Meta(ge=-1e300, le=1e300)]
-NotNegative = Annotated[float, Meta(ge=0.0, le=1e300)]
 PositiveFloat = Annotated[float, Meta(gt=0.0, le=1e300)]
 Three = tuple[FiniteFloat, FiniteFloat, FiniteFloat]
 Six = tuple[FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat, FiniteFloat]

@@ -51,7 +51,7 @@ class RoutingState(msgspec.Struct, frozen=True, array_like=True):
     failures: FailuresState = FailuresState()
 
 
-class Changes(NamedTuple):
+class BookingChanges(NamedTuple):
     """What a record changed of bookings, beside booking its decisions.
 
     Attributes:
@@ -89,9 +89,9 @@ class RoutingFold:
         self.observations = Observations()
         self.failures = Failures()
 
-    def apply(self, offset: int, record: RoutingRecord) -> Changes:
+    def apply(self, offset: int, record: RoutingRecord) -> BookingChanges:
         """Folds the record at that offset; one that was folded is skipped. Cost O(its content)."""
-        changes = Changes([], [], [])
+        changes = BookingChanges([], [], [])
         if offset <= self.offset:
             return changes
         self.offset = offset

@@ -7,13 +7,13 @@ says nothing of what has come to be known lately.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from brokers.broker_settings import KafkaSettings
-from brokers.client_types import Consumer, Partition
+from brokers.client_types import Partition
 from brokers.options import ClientOptions
-from logs.fold_follower import FoldFollower, FollowedLog
+from logs.fold_follower import FoldFollower, FollowedLog, LogAccess
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live_load import LiveLoad
@@ -36,9 +36,7 @@ class RoutingReader(FoldFollower):
         queue: RoutingQueue,
         condition: SharedCondition,
         *,
-        make_consumer: Callable[[], Consumer] | None = None,
-        prepare: Callable[[], Awaitable[None]] | None = None,
-        read_past: Callable[[int], Awaitable[list[LogEntry]]] | None = None,
+        access: LogAccess | None = None,
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
@@ -47,7 +45,7 @@ class RoutingReader(FoldFollower):
         live: what is kept up to date.
         queue: of what is to be written.
         condition: set while the log cannot be read.
-        make_consumer, prepare, read_past: in place of Kafka.
+        access: how the log is reached; None: in Kafka.
         clock: Unix seconds.
         """
         topics = settings.routing
@@ -58,14 +56,7 @@ class RoutingReader(FoldFollower):
             Partition(topics.log.name, ROUTING_PARTITION),
             "decisions go by what this replica knows of what others decided",
         )
-        super().__init__(
-            log,
-            options,
-            condition,
-            make_consumer=make_consumer,
-            prepare=prepare,
-            read_past=read_past,
-        )
+        super().__init__(log, access or LogAccess.in_kafka(log, options), condition)
         self._live = live
         self._queue = queue
         self._folded = live.folded

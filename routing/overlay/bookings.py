@@ -39,7 +39,7 @@ from routing.bounds import (
 )
 from routing.fold.booking import BITS, Booking, DecisionKey, booking_of, happened_at
 from routing.fold.bookings import LATE, BookingReport, Bookings
-from routing.fold.fold import Changes
+from routing.fold.fold import BookingChanges
 from routing.fold.target_bookings import (
     NO_LOAD,
     BookingsByTarget,
@@ -283,7 +283,7 @@ class OverlaidBookings:
     # What the log brings
 
     def come(
-        self, record: RoutingRecord, changes: Changes, now: float | None = None
+        self, record: RoutingRecord, changes: BookingChanges, now: float | None = None
     ) -> list[BookingReport]:
         """The base has applied a record. Returns what was reported and is new to this process.
 

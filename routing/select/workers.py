@@ -8,14 +8,14 @@ import msgspec
 
 from query_api.http.errors import RequestError
 from query_api.http.requests.queries import missing
-from query_api.http.requests.registrations import Unregistration, read_registration
+from query_api.http.requests.registrations import read_registration
 from query_api.http.wire import Wire
 from query_api.ports import PublisherRegistry, View
 from routing.bounds import TARGETS_KEPT_S
 from routing.decisions.interface import OfferedCandidate
 from routing.select.bodies import WorkerBody
 from schemas.identities import DEFAULT_TENANT
-from schemas.registration import NO_EVENTS, PublisherKind, Registration
+from schemas.registration import NO_EVENTS, PublisherKind, Registration, Unregistration
 from schemas.routing_records import Target
 
 
@@ -185,7 +185,7 @@ class Catalogue:
         """Forgets a worker, with its blocks. Raises as `worker`, and StorageError."""
         document, ranks = self.worker(worker_id)
         for one in ranks:
-            await self._registry.unregister(**Unregistration.of(one)._asdict())
+            await self._registry.unregister(Unregistration.of(one))
             self._until = float("-inf")
         return document
 

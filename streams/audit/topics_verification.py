@@ -22,7 +22,7 @@ from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import RecordPlace, Vector, bounds_of, by_rising_sum, chains_of, vector_of
-from streams.audit.verification import Numbers, VerificationResult, answer_again, check_seed
+from streams.audit.verification import AnswerNumbers, VerificationResult, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold
 
@@ -100,7 +100,7 @@ class TopicsVerification:
     # What there is
 
     async def _survey(self) -> None:
-        numbers = Numbers()
+        numbers = AnswerNumbers()
         for partition, log in enumerate(self._answers):
             async for entry in log.entries(Offset(log.bounds.end - 1)):
                 try:

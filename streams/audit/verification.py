@@ -122,7 +122,7 @@ class VerificationResult:
         self.shown += differ[: AUDIT_SHOWN_MAX - len(self.shown)]
 
 
-class Numbers:
+class AnswerNumbers:
     """Which numbers of answers were read, of each run."""
 
     def __init__(self) -> None:
@@ -285,7 +285,7 @@ class AnswersVerification:
 
     def _survey(self) -> None:
         verified = self._verified
-        numbers = Numbers()
+        numbers = AnswerNumbers()
         for entry in self._answers.read(Offset(0)):
             try:
                 record, answers = decode_answers(entry.value)

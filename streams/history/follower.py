@@ -21,7 +21,7 @@ from typing import Any, Final
 from brokers.availability import describe
 from brokers.client_types import Consumer, Partition
 from brokers.clients import Clients
-from brokers.errors import AWAY, CorruptRecordException, DamagedError
+from brokers.errors import AWAY, CorruptRecordException, DamagedPartitionError
 from brokers.options import ClientOptions
 from logs.attempts import LogLostError
 from logs.follower import Follower, Messages
@@ -40,7 +40,7 @@ from streams.history.retention import HistoryRetention
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
 from streams.table.fold import Fold
-from streams.worker.stall_watch import StalledError, StallWatch
+from streams.worker.stall_watch import StalledWorkerError, StallWatch
 from streams.worker.tables import PartitionTables
 
 HISTORY_RECORDS_PER_TURN_MAX: Final = 4096  # of the events topic, folded at once
@@ -176,7 +176,7 @@ class HistoryFollower(Follower):
 
     def failed(self, error: Exception) -> None:
         """See `Follower`."""
-        if isinstance(error, StalledError | TableLostError):
+        if isinstance(error, StalledWorkerError | TableLostError):
             self.away(error)
             return
         logger.exception("Unexpected error while the past is recorded; trying again")
@@ -237,7 +237,7 @@ class HistoryFollower(Follower):
 
     async def damaged(self, consumer: Consumer, error: CorruptRecordException) -> None:
         """See `Follower`: what cannot be read is folded as a record that has no value."""
-        if not isinstance(error, DamagedError):
+        if not isinstance(error, DamagedPartitionError):
             raise error
         partition = error.partition.partition
         entries = await self._tables.read_past(partition, error.offset)

@@ -24,7 +24,7 @@ from storage.rocksdb import disk_errors
 LOSS_VERSION: Final = 1
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class LogLoss(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of records that a log has lost.
 
     Attributes:
@@ -38,7 +38,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     registrations: bool = False
 
 
-_decode: Final = msgspec.json.Decoder(Loss).decode
+_decode: Final = msgspec.json.Decoder(LogLoss).decode
 
 
 class LossNote:
@@ -47,7 +47,7 @@ class LossNote:
     def __init__(self, data: Path) -> None:
         self.path = data / "loss.json"
 
-    def read(self) -> Loss | None:
+    def read(self) -> LogLoss | None:
         """What was lost, or None; a note that cannot be read stands for a loss, too.
 
         Raises:
@@ -58,14 +58,14 @@ class LossNote:
         except FileNotFoundError:
             return None
         except OSError as error:
-            return Loss(what=f"records, by a note that cannot be read: {error}", at=0.0)
+            return LogLoss(what=f"records, by a note that cannot be read: {error}", at=0.0)
         check_file_version(content, "a note of lost records", LOSS_VERSION, self.path)
         try:
             return _decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return Loss(what=f"records, by a note that is none: {self.path}", at=0.0)
+            return LogLoss(what=f"records, by a note that is none: {self.path}", at=0.0)
 
-    def add(self, loss: Loss) -> None:
+    def add(self, loss: LogLoss) -> None:
         """Notes a loss, in place of an earlier one, whose doubt about registrations stays.
 
         Raises:
@@ -85,7 +85,7 @@ class LossNote:
         if loss is not None:
             self._write(msgspec.structs.replace(loss, registrations=False))
 
-    def _write(self, loss: Loss) -> None:
+    def _write(self, loss: LogLoss) -> None:
         """Survives a power cut on return."""
         written = self.path.with_name(self.path.name + ".new")
         with disk_errors("note lost records", self.path):

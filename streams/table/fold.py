@@ -74,7 +74,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import LiveRegistration, PublisherKind
+from schemas.registration import VLLM, LiveRegistration
 from streams.bounds import BRIDGES_REMEMBERED_MAX, TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
@@ -88,7 +88,6 @@ from streams.table.skip_log import SkippedRecord
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256  # publishers of a partition
 
-_VLLM: Final = PublisherKind("vLLM")
 
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
@@ -335,7 +334,7 @@ class Fold:
         Others than vLLM clear all their tiers.
         """
         registered = self.registrations.get(publisher)
-        if registered is None or registered.registration.kind != _VLLM:
+        if registered is None or registered.registration.kind != VLLM:
             return True
         if state.media or state.tiers_unheard is not None:
             return False

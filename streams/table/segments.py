@@ -15,7 +15,13 @@ from typing import Final
 import msgspec
 
 from schemas.limits import MEMORY_SEGMENTS_READ_MAX
-from schemas.memory_segments import Change, MemoryRecord, SegmentKey, SegmentState, SegmentWriter
+from schemas.memory_segments import (
+    MemoryRecord,
+    SegmentChange,
+    SegmentKey,
+    SegmentState,
+    SegmentWriter,
+)
 
 # Memory segments of all hosts. What is above goes, first those that are gone, then those not heard
 # of for the longest: reprise_fold_records{outcome="segments_forgotten"}.
@@ -98,7 +104,7 @@ def _state_after(known: SegmentState | None, record: MemoryRecord) -> SegmentSta
         changed_at=record.changed_at,
         since=known.since if known is not None and is_same_file else record.observed_at,
         writer=record.writer,
-        gone=record.change == Change.DISAPPEARED,
+        gone=record.change == SegmentChange.DISAPPEARED,
     )
     if known is None or not is_same_file or state.numbers != known.numbers:
         return state

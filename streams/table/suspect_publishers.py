@@ -7,7 +7,7 @@ answers in its scope are not `exact`.
 
 from schemas.identities import PrefixScope, PublisherKey
 from schemas.positions import NO_CURSOR, Cursor
-from streams.log.losses import Loss
+from streams.log.losses import LogLoss
 from streams.table.fold import Fold
 from streams.table.scope_states import Scope, common_scope, scope_of
 
@@ -20,7 +20,7 @@ class Suspects:
         fold: of all that the log has, and nothing newer.
     """
 
-    def __init__(self, loss: Loss, fold: Fold) -> None:
+    def __init__(self, loss: LogLoss, fold: Fold) -> None:
         self._fold = fold
         self._all_scopes = loss.registrations
         self._by_scope: dict[Scope, dict[PublisherKey, Cursor]] = {}

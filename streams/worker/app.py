@@ -88,7 +88,7 @@ from yarl import URL
 from brokers.client_internals import abort_connections
 from brokers.client_types import Partition
 from brokers.clients import Clients
-from brokers.errors import DamagedError, KafkaError
+from brokers.errors import DamagedPartitionError, KafkaError
 from brokers.options import ClientOptions
 from brokers.reading import log_bounds, stop_consumer
 from logs.interface import LogEntry, TracedEntry
@@ -243,7 +243,7 @@ class _Consumer(driver.Consumer):
             try:
                 found = await super()._getmany(active_partitions, timeout)
                 return {tp: _together(tp, map(_entry, records)) for tp, records in found.items()}
-            except DamagedError as error:
+            except DamagedPartitionError as error:
                 await self._read_past(TP(*error.partition), error.offset)
                 return {}
         except (KafkaError, OSError) as error:

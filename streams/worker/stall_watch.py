@@ -14,7 +14,7 @@ from schemas.positions import LogBounds
 WORKER_STALL_S: Final = 60.0  # a table that stands still for so long, with more in its log
 
 
-class StalledError(RepriseError):
+class StalledWorkerError(RepriseError):
     """The consumer has given no record of a partition for too long; the app is made anew.
 
     Operator action: none where the worker goes on; report it, with the log.
@@ -34,7 +34,7 @@ class StallWatch:
 
     def note(
         self, places: Mapping[int, int], logs: Mapping[int, LogBounds], now: float
-    ) -> StalledError | None:
+    ) -> StalledWorkerError | None:
         """Takes where each table stands.
 
         Args:
@@ -52,7 +52,7 @@ class StallWatch:
                 before = _Seen(place, now)
             seen[partition] = before
             if now - before.since >= WORKER_STALL_S:
-                return StalledError(
+                return StalledWorkerError(
                     f"Partition {partition} has stood still at offset {place} for"
                     f" {now - before.since:.0f} s, and its log begins at"
                     f" {log.start} and ends at {log.end}"

@@ -40,7 +40,7 @@ class StreamsSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_s: float = WORKER_SESSION_S
 
 
-class Worker(AppRunner):
+class FoldWorker(AppRunner):
     """See the module.
 
     Attributes:
@@ -66,7 +66,7 @@ class Worker(AppRunner):
         conditions = Conditions(clock.unix, logger)
         conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
         folded = FoldedTopic(
-            "Worker",
+            "FoldWorker",
             kafka.group("streams"),
             kafka.topics.events.name,
             None,

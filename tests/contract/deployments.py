@@ -238,10 +238,7 @@ def _grpc_address(log: str) -> str:
 def memory_options(directory: Path) -> tuple[str, ...]:
     """Those by which segments are looked for in a directory, which is made."""
     directory.mkdir(parents=True, exist_ok=True)
-    return (
-        *("--set", f"memory.dir={directory}", "--set", "memory.host=node-1"),
-        *("--set", "memory.period_s=0.25"),
-    )
+    return (*("--set", f"memory.dir={directory}", "--set", "memory.host=node-1"),)
 
 
 def _api(role: Role) -> Api:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import pytest
 
 from logs.embedded import ReadOnlyLog
-from reprise.embedded.repair import Repair
+from reprise.embedded.repair import DirectoryRepair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import DEFAULT_SEED, TABLE_FLUSH_S, Settings
 from schemas.answer_states import AnswerState
@@ -207,7 +207,7 @@ def test_a_damaged_directory_answers_or_names_its_remedy_and_is_never_wrong_and_
         if outcome.refusal:
             assert case.database == "log", f"{told}: the table can be made again: {outcome}"
             assert "reprise repair --data" in outcome.refusal, f"{told}: {outcome}"
-            found = Repair(data)
+            found = DirectoryRepair(data)
             done = list(found.carry_out(found.examine()))
             outcome = start(data)
             assert not outcome.refusal, f"{told}: {done}, {outcome}"

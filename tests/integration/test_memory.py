@@ -137,7 +137,7 @@ def test_kvcacheds_own_tracker_is_read_as_its_own_tools_read_it(tmp_path: Path) 
         "--set",
         f"memory.prefix={tracker.name}",
     )
-    service = Service(tmp_path / "data", *options, "--set", "memory.period_s=0.25")
+    service = Service(tmp_path / "data", *options)
     try:
         service.start()
         until_is(service, tracker.name, total=40 * GIB, used=0, state="live", writer="alive")

@@ -21,7 +21,7 @@ from brokers.options import client_options
 from brokers.topics import ensure_topics
 from logs.checkpoint import write_checkpoint
 from logs.embedded import EmbeddedLog, ReadOnlyLog
-from reprise.embedded.repair import Repair
+from reprise.embedded.repair import DirectoryRepair
 from reprise.embedded.service import EmbeddedService
 from reprise.settings import Settings
 from routing.fold.chunks import CHUNK_VERSION, chunks_of
@@ -239,7 +239,7 @@ def test_a_repair_takes_nothing_newer_for_damage(
     make_newer(data)
     before = contents(data)
     with pytest.raises(NewerVersionError, match="or older, got `2`"):
-        Repair(data).examine()
+        DirectoryRepair(data).examine()
     assert contents(data) == before
 
 

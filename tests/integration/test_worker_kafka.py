@@ -22,7 +22,7 @@ from streams.worker import runner as runner_module
 from streams.worker.app import WorkerApp
 from streams.worker.runner import LoopSpoiledError
 from streams.worker.tables import PartitionTables
-from streams.worker.worker import StreamsSettings, Worker
+from streams.worker.worker import FoldWorker, StreamsSettings
 from tests.building import STREAM, events_record, stored
 
 pytestmark = pytest.mark.timeout(120)
@@ -40,7 +40,7 @@ class Watched:
         self.assigned: list[set[int]] = []
         self._produced = 0
         settings = StreamsSettings(kafka=kafka, data=data, seed=1337, session_timeout_s=SESSION_S)
-        self.worker = Worker(settings)
+        self.worker = FoldWorker(settings)
         self._watch(monkeypatch)
 
     def _watch(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import window as windows
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
@@ -109,7 +110,7 @@ def message(draw: st.DrawFn, publisher: PublisherKey, sequence: int, link: int) 
         source = Sequencers(array_packer())
         source.add(PUBLISHERS[0])
         decoded = source[KEYS[0]].decode_ahead(RawMessage(KEYS[0], frames, 0.0))
-    return RawMessage(publisher, frames, 0.0, link, decoded)
+    return RawMessage(publisher, frames, 0.0, LinkNumber(link), decoded)
 
 
 NEW = Anchor(Cursor(2, -1), 0.0, Proof(3, 1.0))
@@ -180,8 +181,8 @@ def told(sequencer: Sequencers, records: list[SequencedRecord]) -> Told:
                 sequencer[key].stream.anchor,
                 sequencer[key].stream.proven,
                 sequencer[key].stream.proven_link,
-                sequencer[key].stream.link,
-                sequencer[key].stream.lateness.late_s,
+                sequencer[key].stream.links.last,
+                sequencer[key].stream.arrivals.lateness.late_s,
                 sequencer[key].stream.is_doubted,
                 sequencer[key].stream.unplaced,
                 sequencer[key].is_held,
@@ -240,7 +241,7 @@ def test_batches_decoded_together_come_to_what_each_comes_to_alone(history: list
 
 def plain(sequence: int) -> RawMessage:
     frames = frames_of([1.0, [["BlockRemoved", [sequence]]], 0], sequence)
-    return RawMessage(KEYS[1], frames, 0.0, 1)
+    return RawMessage(KEYS[1], frames, 0.0, LinkNumber(1))
 
 
 def test_a_batch_of_which_the_log_has_a_part_is_looked_at_alone() -> None:
@@ -266,7 +267,9 @@ def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(batches.BatchDecoder, "decode", counted)
     assert sequencer.process([plain(number) for number in range(1000)], 1.0)
     assert len(alone) == 1, "the first, before which nothing is known of the publisher"
-    clear = RawMessage(KEYS[1], frames_of([1.0, [["AllBlocksCleared"]], 0], 1000), 0.0, 1)
+    clear = RawMessage(
+        KEYS[1], frames_of([1.0, [["AllBlocksCleared"]], 0], 1000), 0.0, LinkNumber(1)
+    )
     later = [plain(number) for number in range(1001, 2000)]
     assert sequencer.process([clear, *later], 1.0)
     assert len(alone) == 2

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.replay_client import Replayer, ReplaySocket
 from bridge.sockets.raw_message import RawMessage
 from schemas.errors import RegistrationConflictError
@@ -109,7 +110,9 @@ class Link:
         if epoch != self._epoch or self._inbox is None:
             return
         self.engine.note_heard(int.from_bytes(frames[1], "big"), is_replayed=False)
-        message = RawMessage(self.engine.publisher, frames, self._loop.now, self.times_up)
+        message = RawMessage(
+            self.engine.publisher, frames, self._loop.now, LinkNumber(self.times_up)
+        )
         self._inbox.put([message])
         self.arrived += 1
 
@@ -237,9 +240,9 @@ class SimulatedSubscriber:
         told, self._told = self._told, seen
         return self._loop.now, [one for one in seen if seen[one] != told.get(one)]
 
-    def links(self, publisher: PublisherKey) -> int:
+    def links(self, publisher: PublisherKey) -> LinkNumber:
         """How often it came up."""
-        return self._look(publisher)[1]
+        return LinkNumber(self._look(publisher)[1])
 
 
 class Replays:

@@ -7,7 +7,7 @@ them, in one process. All of it fails, and these hold:
 - once all is quiet every replica has the table that the log comes to, and under way what the
   routing log says: each decision of a replica that lives is in it, and so is each report.
 
-The parts are put together as the roles do it: `Bridge`, `ReplicaService`, and what `Worker` and
+The parts are put together as the roles do it: `Bridge`, `ReplicaService`, and what `FoldWorker` and
 `RoutingWorker` make for Faust, whose part `faust` plays.
 """
 
@@ -61,7 +61,7 @@ from streams.table.rows.reader import RowReader
 from streams.table.scope_states import ConfirmationSource
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
-from streams.worker.worker import StreamsSettings, Worker
+from streams.worker.worker import FoldWorker, StreamsSettings
 from tests.building import u32s
 from tests.simulation.broker import KeyAndValue, Message
 from tests.simulation.crowd import FAULTS_S, Step
@@ -96,7 +96,7 @@ class WorkerHost:
         self.name, self.disk = name, disk
         self.process = Process(name)
         self.process.state = State.DEAD
-        self.worker: Worker | None = None
+        self.worker: FoldWorker | None = None
         self.routing: RoutingWorker | None = None
 
 
@@ -304,7 +304,7 @@ class ClusterWorld(BridgeWorld):
         settings = StreamsSettings(
             kafka=KAFKA, data=Path(f"/{host.name}"), seed=_SEED, kernel="reference"
         )
-        worker = host.worker = Worker(settings)
+        worker = host.worker = FoldWorker(settings)
         routing = host.routing = RoutingWorker(settings, worker.conditions)
         options = client_options(KAFKA)
         parts: list[FaustPart[Any]] = [

@@ -132,7 +132,7 @@ class Service:
         self.ready = True
         await asyncio.gather(
             self.pump.run(),
-            keep("log writer", self.sink.run, on_fault=self._fail),
+            keep("log writer", self.sink.appends.run, on_fault=self._fail),
             keep("commands", self.commands.run, on_fault=self._fail),
             self._fold(),
             self._sync_often(),

@@ -15,7 +15,7 @@ from schemas.events import RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Offset
 from schemas.limits import MAINTAINED_ENTRIES
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.rows.format import RowWrite
@@ -41,7 +41,7 @@ class TableRows:
         self._sequence = -1
         self._registration = Registration(
             endpoint=f"tcp://127.0.0.1:{20_000 + partition}",
-            kind=PublisherKind("vLLM"),
+            kind=VLLM,
             model_name=MODEL,
             instance_id=f"i{partition}",
             block_size=BLOCK_SIZE,

@@ -33,7 +33,7 @@ from query_api.ports import PastQuestion
 from schemas.events import BlockEvent, encode_events
 from schemas.positions import Position
 from schemas.records import EventsRecord, RegisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.history.past_fold import Blocks, Past
 from streams.history.past_tables import PastTables
 from streams.history.recorder import HistoryRecorder
@@ -192,7 +192,7 @@ def registered(instance_id: str) -> bytes:
     """The record of its registration."""
     registration = Registration(
         endpoint=f"tcp://127.0.0.1:{5000 + int(instance_id.rpartition('-')[2])}",
-        kind=PublisherKind("vLLM"),
+        kind=VLLM,
         model_name=SCOPE.model_name,
         instance_id=instance_id,
         block_size=SCOPE.block_size,

@@ -24,11 +24,11 @@ from lab.traffic.event_load import LoadPlan, encode_load
 from logs.embedded import EmbeddedLog
 from replay.as_records import CaptureRecords
 from replay.capture.format import (
+    CapturedPublisher,
     CaptureEntry,
+    CaptureKind,
     CaptureSelection,
     Header,
-    Kind,
-    PublisherSource,
     encode_frames,
 )
 from replay.capture.from_log import capture_log
@@ -37,7 +37,7 @@ from replay.capture.writer import CaptureWriter
 from replay.folding import ReplayedTable, fold_capture
 from schemas.limits import MIB
 from schemas.records import RegisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import array_packer, open_kernel
 
 BLOCKS_MAX: Final = 1_000_000
@@ -45,7 +45,7 @@ MESSAGES_PER_S: Final = 5_000
 
 _REGISTRATION: Final = Registration(
     endpoint="tcp://127.0.0.1:1",
-    kind=PublisherKind("vLLM"),
+    kind=VLLM,
     model_name=MODEL,
     instance_id="i0",
     block_size=BLOCK_SIZE,
@@ -157,9 +157,9 @@ def _capture(place: Path) -> None:
 
 
 def _write_frames(path: Path, payloads: list[bytes]) -> None:
-    source = PublisherSource(endpoint=_REGISTRATION.endpoint, registration=_REGISTRATION)
+    source = CapturedPublisher(endpoint=_REGISTRATION.endpoint, registration=_REGISTRATION)
     header = Header(
-        kind=Kind.FRAMES, created_at=0.0, created_by="bench", source="", publishers=(source,)
+        kind=CaptureKind.FRAMES, created_at=0.0, created_by="bench", source="", publishers=(source,)
     )
     with CaptureWriter(path, header) as writer:
         for number, payload in enumerate(payloads):

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import zmq
 
 from bridge.publisher.sequencer import Intake, Sequencer
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import open_reader
@@ -29,7 +29,7 @@ from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.identities import Offset
 from schemas.records import encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import array_packer, open_kernel, socket_reader
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -69,13 +69,13 @@ class Pipeline:
     def __init__(self, kernel: KernelName, root: Path, endpoint: str) -> None:
         self._registration = Registration(
             endpoint=endpoint,
-            kind=PublisherKind("vLLM"),
+            kind=VLLM,
             model_name=MODEL,
             instance_id="i0",
             block_size=BLOCK_SIZE,
         )
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._connection = Connection(
+        self._connection = PublisherConnection(
             self._context, self._registration, reader=open_reader(socket_reader)
         )
         self._inbox = Inbox()

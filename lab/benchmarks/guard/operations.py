@@ -22,7 +22,7 @@ from lab.benchmarks.sizes import BLOCK_SIZE, SEED
 from lab.traffic.event_load import LoadPlan, encode_load
 from schemas.identities import Offset
 from schemas.records import encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import VLLM, Registration
 from streams.kernel import array_packer, open_kernel
 from streams.kernel.interface import BodyForm, Kernel
 from streams.table.fold import Fold
@@ -64,7 +64,7 @@ def _registration(instance: int = 0) -> Registration:
     """Of a publisher that nobody connects to."""
     return Registration(
         endpoint=f"tcp://127.0.0.1:{instance + 1}",
-        kind=PublisherKind("vLLM"),
+        kind=VLLM,
         model_name=MODEL,
         instance_id=f"instance-{instance}",
         block_size=BLOCK_SIZE,

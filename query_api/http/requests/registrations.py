@@ -6,7 +6,7 @@ hashes tokens itself. The type `none`, of an engine without events, is of the JS
 """
 
 from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple, Self, get_args
+from typing import Final, NamedTuple, get_args
 
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access, Right
@@ -41,6 +41,7 @@ from schemas.registration import (
     Registration,
     ReportMode,
     Role,
+    Unregistration,
     is_curve_key,
     is_over_network,
 )
@@ -109,22 +110,6 @@ class RegisterCommand(NamedTuple):
 
     registration: Registration
     replace: bool
-
-
-class Unregistration(NamedTuple):
-    """A checked body of `POST /unregister`; None matches any."""
-
-    tenant_id: str
-    instance_id: str
-    dp_rank: int
-    model_name: str | None
-    block_size: int | None
-
-    @classmethod
-    def of(cls, registration: Registration) -> Self:
-        """Of this one alone."""
-        one = registration
-        return cls(one.tenant_id, one.instance_id, one.dp_rank, one.model_name, one.block_size)
 
 
 def read_registration(

@@ -33,7 +33,7 @@ from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import SELF_REGISTERED, LiveRegistration
+from schemas.registration import LiveRegistration
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, UnprovenState
 from streams.table.ledger import Ledger
@@ -373,7 +373,7 @@ class RowReader:
         handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
         self.kernel.register(handle, registration.lora_name, routable, registration.is_shard)
         self.states.register(publisher, True)
-        if self.registrations[publisher].registration.kind in SELF_REGISTERED:
+        if self.registrations[publisher].registration.is_self_registered:
             self.states.list(publisher, True)
 
     def _unlist(self, publisher: PublisherKey, registered: LiveRegistration | None) -> None:
@@ -384,7 +384,7 @@ class RowReader:
             del self._pools[pool][publisher]
             if not self._pools[pool]:
                 del self._pools[pool]
-        if registered is not None and registered.registration.kind in SELF_REGISTERED:
+        if registered is not None and registered.registration.is_self_registered:
             self.states.list(publisher, False)
 
     def _forget(self, part: _Partition, publisher: PublisherKey) -> None:

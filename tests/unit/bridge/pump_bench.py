@@ -16,9 +16,11 @@ from bridge import supervision
 from bridge.engine_http import inquiries
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.client import NoAnswerError
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import follower
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
+from bridge.publisher.ports import EngineAccess
 from bridge.publisher.repair import RepairResult
 from bridge.publisher.replay_client import Emit, ReplaySocket
 from bridge.publisher.sequencer import Sequencer
@@ -160,8 +162,8 @@ class FakeReceiver:
     def connected(self, publisher: PublisherKey) -> bool:
         return publisher in self.followed
 
-    def links(self, publisher: PublisherKey) -> int:
-        return self.ups[publisher]
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        return LinkNumber(self.ups[publisher])
 
     def is_silent(self, publisher: PublisherKey) -> bool:
         """Never."""
@@ -207,7 +209,7 @@ class FakeEngine:
             if number > cursor.sequence and (waiting is None or number < waiting.sequence):
                 batch = sequencer.decode(self.has[number])
                 if batch is not None:
-                    await emit(sequencer.accept([batch], 0.0, link=0))
+                    await emit(sequencer.accept([batch], 0.0, link=LinkNumber(0)))
         return RepairResult(None, heard_all=True)
 
     def close(self) -> None:
@@ -246,7 +248,7 @@ class Bench:
         self.receiver = FakeReceiver()
         self.engine = FakeEngine()
         self.http = FakeHttp()
-        self.pump = Pump(self.sink, receiver=self.receiver, replayer=self.engine, engines=self.http)
+        self.pump = Pump(self.sink, engines=EngineAccess(self.receiver, self.engine, self.http))
         self.engine.pump = self.pump
         self.running: asyncio.Task[None] | None = None
 

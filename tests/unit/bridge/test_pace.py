@@ -2,13 +2,13 @@
 
 import pytest
 
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 
 TURN_S, LEAST, MOST = 0.004, 16_000, 128_000
 
 
-def paced(*turns: tuple[int, float]) -> Pace:
-    pace = Pace(TURN_S, least=LEAST, most=MOST)
+def paced(*turns: tuple[int, float]) -> TurnPace:
+    pace = TurnPace(TURN_S, least=LEAST, most=MOST)
     for done, took_s in turns:
         pace.note(done, took_s)
     return pace

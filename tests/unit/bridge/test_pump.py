@@ -10,7 +10,7 @@ import pytest
 
 from bridge import supervision
 from bridge.bounds import TURN_S
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.publisher import CHECK_HOLD_MAX_S, LOOK_REST_S, Publisher
 from schemas.errors import EndpointError, RegistrationConflictError
@@ -91,7 +91,7 @@ def test_what_the_inbox_had_no_room_for_is_told_while_another_one_floods_it() ->
         await bench.begin(PLAIN)
         await bench.begin(REPLAYS)
         bench.engine.has = {number: live(number, TWO) for number in range(5)}
-        bench.pump._pace = Pace(TURN_S, least=1, most=1)
+        bench.pump._pace = TurnPace(TURN_S, least=1, most=1)
         inbox = bench.pump.inbox
         inbox._messages_max = 9
         flood = iter(range(1000))

@@ -8,6 +8,7 @@ import pytest
 from bridge import supervision
 from bridge.publisher import bulk as bulk_module
 from bridge.publisher import window as window_module
+from bridge.publisher.ports import EngineAccess
 from bridge.publisher.waits import Wait
 from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
@@ -218,7 +219,7 @@ def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[Publish
     async def run() -> float:
         bench = Bench()
         bench.pump = pump = Pump(
-            bench.sink, receiver=bench.receiver, replayer=bench.engine, window_s=0.3
+            bench.sink, engines=EngineAccess(bench.receiver, bench.engine, bench.http), window_s=0.3
         )
         bench.engine.pump = pump
         bench.start()

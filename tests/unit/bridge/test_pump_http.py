@@ -9,6 +9,7 @@ import pytest
 from bridge.engine_http import watch as watch_module
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.watch import PROBE_FAILURES_MAX
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import publisher as followed_module
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
@@ -37,13 +38,13 @@ FIRST, SECOND = Process("first", BORN - 10), Process("second", BORN + 100)
 
 def over(link: int, sequence: int, of: PublisherKey = ONE) -> RawMessage:
     """A batch that comes over this link."""
-    return live(sequence, of)._replace(link=link)
+    return live(sequence, of)._replace(link=LinkNumber(link))
 
 
 def reborn(link: int, sequence: int, of: PublisherKey = ONE) -> RawMessage:
     """One of the second process, with other bytes."""
     batch = [BORN + 200 + sequence, [["BlockRemoved", [sequence]]], 0]
-    return RawMessage(of, frames_of(batch, sequence), 0.0, link)
+    return RawMessage(of, frames_of(batch, sequence), 0.0, LinkNumber(link))
 
 
 async def look(bench: Bench, times: int = 3) -> None:
@@ -202,7 +203,7 @@ def test_a_process_that_is_told_late_ends_the_incarnation_late() -> None:
         engine = bench.pump.followed[ONE].engine
         assert engine is not None
         bench.http.says = SECOND
-        engine.read(time.monotonic(), 2, SECOND)
+        engine.read(time.monotonic(), LinkNumber(2), SECOND)
         await look(bench)
         assert bench.pump.followed[ONE].sequencer.stream.cursor == Cursor(2, 3)
 
@@ -385,7 +386,7 @@ def test_one_whose_replay_socket_is_silent_is_probed_and_told_from_one_that_is_g
         await live_in(bench, BOTH, FIRST)
         followed = bench.pump.followed[TWO]
         for _ in range(3):
-            followed.answered(time.monotonic(), 1, Doubt.REPLAY_SILENT)
+            followed.answered(time.monotonic(), LinkNumber(1), Doubt.REPLAY_SILENT)
         await look(bench)
         assert doubt(bench, TWO) is Doubt.REPLAY_SILENT
         bench.http.there = False

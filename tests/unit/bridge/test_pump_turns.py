@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.bounds import TURN_S
-from bridge.pace import Pace
+from bridge.pace import TurnPace
 from bridge.publisher import bulk as bulk_module
 from bridge.publisher import follower
 from bridge.publisher.sequencer import Intake
@@ -77,7 +77,7 @@ def test_a_turn_that_fails_leaves_nothing_that_waits_for_the_next_arrival(
 def test_a_turn_takes_no_more_messages_than_its_bound() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(PLAIN)
-        bench.pump._pace = Pace(TURN_S, least=2, most=2)
+        bench.pump._pace = TurnPace(TURN_S, least=2, most=2)
         await bench.receive(*(live(number) for number in range(5)))
 
     bench = play(scene)

@@ -25,7 +25,7 @@ from schemas.records import (
     RegisteredRecord,
     encode_record,
 )
-from schemas.registration import MANY_RANKS, PublisherKind, Registration, is_new
+from schemas.registration import PUBLISHER_KINDS, PublisherKind, Registration, is_new
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from streams.table.scope_states import ConfirmationSource, FreshUntil
@@ -217,4 +217,5 @@ def test_ranks_share_an_endpoint_and_others_do_not(kind: PublisherKind) -> None:
 
     refused(registration(kind=kind, dp_rank=1, instance_id="another"))
     refused(registration(kind=PublisherKind("vLLM"), dp_rank=1))
-    assert frozenset(KINDS) == MANY_RANKS
+    many = [kind for kind, facts in PUBLISHER_KINDS.items() if facts.has_many_ranks]
+    assert set(KINDS) == set(many)

@@ -7,6 +7,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import held_batches
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
@@ -99,16 +100,16 @@ def test_what_was_sent_while_the_link_was_down_is_of_a_reconnect() -> None:
 def test_the_first_message_of_another_link_is_of_a_reconnect_too() -> None:
     async def scene(bench: Bench) -> None:
         await bench.begin(REPLAYS)
-        await bench.receive(live(0, TWO)._replace(link=1))
+        await bench.receive(live(0, TWO)._replace(link=LinkNumber(1)))
         bench.engine.has = all_of(2)
-        await bench.receive(live(2, TWO)._replace(link=2))
+        await bench.receive(live(2, TWO)._replace(link=LinkNumber(2)))
 
     assert repaired(play(scene).sink.records) == [(1, 1, "reconnected")]
 
 
 def over(link: int, sequence: int) -> RawMessage:
     """A message over one of the links to a publisher without a replay socket."""
-    return live(sequence)._replace(link=link)
+    return live(sequence)._replace(link=LinkNumber(link))
 
 
 def test_what_cannot_be_asked_for_has_a_cause_too() -> None:

@@ -16,7 +16,7 @@ from aiokafka.protocol.fetch import FetchResponse_v11  # type: ignore[import-unt
 from brokers import client_internals
 from brokers.client_internals import _CheckedFetcher
 from brokers.client_types import Partition
-from brokers.errors import DamagedError
+from brokers.errors import DamagedPartitionError
 from tests.unit.brokers.test_record_batches import Log
 
 FIRST, SECOND = Partition("t", 0), Partition("t", 1)
@@ -120,11 +120,11 @@ def test_damage_in_one_partition_loses_nothing_of_the_others() -> None:
     async def scenario() -> None:
         async with fetching(answer) as (fetcher, state, _):
             found: dict[Partition, list[int]] = {FIRST: [], SECOND: []}
-            raised: list[DamagedError] = []
+            raised: list[DamagedPartitionError] = []
             while len(found[FIRST]) < 8 or len(found[SECOND]) < 12:
                 try:
                     taken = await fetcher.fetched_records([FIRST, SECOND], timeout=1)
-                except DamagedError as error:
+                except DamagedPartitionError as error:
                     raised.append(error)
                     state(FIRST).seek(error.readable_from)
                     continue
@@ -148,7 +148,7 @@ def test_a_broker_that_gives_nothing_is_asked_at_a_bounded_rate_and_then_told(
         async with fetching(lambda *_: answer) as (fetcher, state, client):
             fetcher.patience_s = 0.2
             for _ in range(2):  # and again, for as long as the consumer stays there
-                with pytest.raises(DamagedError) as raised:
+                with pytest.raises(DamagedPartitionError) as raised:
                     await fetcher.fetched_records([FIRST], timeout=5)
                 assert (raised.value.offset, raised.value.readable_from) == (0, None)
             assert client.asked < 200
@@ -205,6 +205,6 @@ def test_a_missing_offset_is_damage_where_every_one_is_expected() -> None:
             return offsets(await fetcher.fetched_records([FIRST], timeout=5))
 
     assert asyncio.run(scenario()) == {FIRST: list(range(4, 12))}
-    with pytest.raises(DamagedError) as raised:
+    with pytest.raises(DamagedPartitionError) as raised:
         asyncio.run(scenario(expects_every_offset=True))
     assert raised.value.readable_from == 4

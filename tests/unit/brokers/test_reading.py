@@ -9,7 +9,7 @@ import pytest
 
 from brokers import reading
 from brokers.client_types import Consumer, Partition
-from brokers.errors import CorruptRecordException, DamagedError, KafkaTimeoutError
+from brokers.errors import CorruptRecordException, DamagedPartitionError, KafkaTimeoutError
 from brokers.reading import (
     first_offset_from,
     read_batches,
@@ -136,7 +136,7 @@ class Unfindable(FakeReader):
         if self.at in self.unreadable or self.faults > 0:
             self.refused += 1
             self.faults -= 1
-            raise DamagedError(PART, self.at, self.says, is_proven=self.is_proven)
+            raise DamagedPartitionError(PART, self.at, self.says, is_proven=self.is_proven)
         return await super().getmany(*args, **options)
 
 

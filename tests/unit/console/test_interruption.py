@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from console.interruption import Commands, asked_to_stop, ended_by_signals
 from logs.embedded import EmbeddedLog
 from reprise.cli.main import main
+from schemas.errors import StorageError
 from streams.table import verification
 
 BOTH = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
@@ -135,3 +136,17 @@ def test_a_second_signal_ends_it_at_once(number: signal.Signals, code: int) -> N
 
     result = CliRunner().invoke(group, ["record"])
     assert (result.exit_code, result.output) == (code, "")
+
+
+def test_what_an_error_of_ours_says_ends_a_command() -> None:
+    @click.group(cls=Commands)
+    def group() -> None: ...
+
+    @group.command()
+    def record() -> None:
+        raise StorageError("the disk of \x1b[31mlog\x1b[0m is full")
+
+    result = CliRunner().invoke(group, ["record"])
+    assert (result.exit_code, result.output.count("\n")) == (1, 1)
+    assert result.output.startswith("Error: the disk of ")
+    assert "\x1b" not in result.output

@@ -106,6 +106,10 @@ def test_what_is_set_seldom_is_given_by_its_key() -> None:
     [
         ("link.wait=3", "got: link.wait. Did you mean link.wait_s?"),
         ("nothing=3", "expected a key of `reprise role`, got: nothing"),
+        (
+            "memory.period_s=3",
+            "got: memory.period_s. It is no setting any more: segments of memory are looked at",
+        ),
         ("port", "expected KEY=VALUE, got: port"),
         ("link.wait_s=-1", "Invalid value for --set link.wait_s: -1.0 is not in the range"),
         ("link.wait_s=x", "Invalid value for --set link.wait_s: 'x' is not a valid float"),
@@ -123,6 +127,10 @@ def test_a_key_or_a_value_that_is_none_is_refused(given: str, said: str) -> None
             "Expected keys that Reprise knows in reprise.toml, got: prot. Did you mean port?",
         ),
         ("[link]\nwait = 3", "got: link.wait. Did you mean link.wait_s?"),
+        (
+            "[memory]\nperiod_s = 3",
+            "got: memory.period_s. It is no setting any more: segments of memory are looked at",
+        ),
         ("[lnk]\nwait_s = 3", "Expected keys that Reprise knows in reprise.toml, got: lnk"),
         ("link = 3", "Expected keys that Reprise knows in reprise.toml, got: link"),
         ("port = '3'", "Cannot use port in reprise.toml: it must be an integer, got a string"),

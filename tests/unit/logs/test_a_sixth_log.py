@@ -13,7 +13,7 @@ from brokers.client_types import Partition
 from brokers.errors import CorruptRecordException, KafkaError
 from logs.checkpoint import write_checkpoint
 from logs.embedded import EmbeddedLog
-from logs.fold_follower import FollowedLog
+from logs.fold_follower import FollowedLog, LogAccess
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
@@ -119,11 +119,8 @@ class Bench:
         )
         self.follower = AlarmFollower(
             FollowedLog(alarms.NAMED.name, SETTINGS, [spec], PART, "alarms are late"),
-            cast(Any, {}),
+            LogAccess(lambda: cast(Any, self.topic), self.topic.prepare, self.topic.read_past),
             condition,
-            make_consumer=lambda: cast(Any, self.topic),
-            prepare=self.topic.prepare,
-            read_past=self.topic.read_past,
         )
         self.follower.checkpoint, self.follower.bounds = checkpoint, self.topic.bounds
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from brokers.client_types import Message, Partition
-from brokers.errors import DamagedError, KafkaError
+from brokers.errors import DamagedPartitionError, KafkaError
 from logs.recent import RecentFollower
 from schemas.errors import ConfigurationError
 from tests.memory_topics import MemoryTopics, until
@@ -141,7 +141,7 @@ def test_damage_is_passed_over_and_counted(monkeypatch: pytest.MonkeyPatch) -> N
         bench.put(b"bad")
         bench.put(b"good")
         place = next(place for place, log in bench.topics.logs.items() if log)
-        bench.topics.damaged.append(DamagedError(place, 0, None))
+        bench.topics.damaged.append(DamagedPartitionError(place, 0, None))
         await bench.begin()
         assert bench.taken == [b"good"]
         assert bench.following.damaged_places == 1

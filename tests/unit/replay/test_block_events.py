@@ -6,7 +6,7 @@ import msgspec
 
 from replay.as_records import CaptureRecords
 from replay.block_events import BlockEvents, Step
-from replay.capture.format import CaptureEntry, Header, Kind, PartitionSource
+from replay.capture.format import CaptureEntry, CaptureKind, Header, PartitionSource
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from schemas.codec import decode_log_record
@@ -33,7 +33,11 @@ def capture_of(path: Path, records: list[bytes]) -> Path:
         partition=0, begin=0, end=len(records), complete=True, keeps_registrations=True
     )
     header = Header(
-        kind=Kind.RECORDS, created_at=1.0, created_by="test", source="test", partitions=(source,)
+        kind=CaptureKind.RECORDS,
+        created_at=1.0,
+        created_by="test",
+        source="test",
+        partitions=(source,),
     )
     with CaptureWriter(path, header, replace=True) as writer:
         for offset, value in enumerate(records):

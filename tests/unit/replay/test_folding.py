@@ -5,10 +5,16 @@ from pathlib import Path
 import pytest
 
 from replay.as_records import CaptureRecords
-from replay.capture.format import CaptureEntry, CaptureSelection, Header, Kind, PartitionSource
+from replay.capture.format import (
+    CaptureEntry,
+    CaptureKind,
+    CaptureSelection,
+    Header,
+    PartitionSource,
+)
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
-from replay.folding import Pace, ReplayedTable, fold_capture
+from replay.folding import ReplayedTable, ReplayPace, fold_capture
 from schemas.answer_states import AnswerState
 from schemas.identities import Offset
 from schemas.progress import Progress
@@ -43,7 +49,7 @@ class Clock:
 @pytest.mark.parametrize(("speed", "lasts"), [(1.0, 9.0), (10.0, 0.9)])
 def test_it_takes_as_long_as_it_took_by_the_speed(speed: float, lasts: float) -> None:
     clock = Clock()
-    pace = Pace(speed, clock=clock, sleep=clock.sleep)
+    pace = ReplayPace(speed, clock=clock, sleep=clock.sleep)
     for time in (1000.0, 1001.0, 1000.5, 1009.0):
         pace.wait(time)
     assert clock.now - 50.0 == pytest.approx(lasts)
@@ -52,13 +58,13 @@ def test_it_takes_as_long_as_it_took_by_the_speed(speed: float, lasts: float) ->
 def test_at_full_speed_nothing_waits() -> None:
     clock = Clock()
     for time in (1000.0, 2000.0):
-        Pace(None, clock=clock, sleep=clock.sleep).wait(time)
+        ReplayPace(None, clock=clock, sleep=clock.sleep).wait(time)
     assert clock.slept == []
 
 
 def test_a_pace_that_is_stopped_waits_no_longer() -> None:
     clock = Clock()
-    pace = Pace(1.0, clock=clock, sleep=clock.sleep, stopped=lambda: clock.now > 52.0)
+    pace = ReplayPace(1.0, clock=clock, sleep=clock.sleep, stopped=lambda: clock.now > 52.0)
     pace.wait(0.0)
     pace.wait(1e9)
     assert clock.now < 53.0
@@ -75,7 +81,7 @@ def test_the_end_may_come_before(tmp_path: Path) -> None:
             records,
             table,
             total=capture.entries,
-            pace=Pace(1.0, clock=clock, sleep=clock.sleep),
+            pace=ReplayPace(1.0, clock=clock, sleep=clock.sleep),
             tell=told.append,
             stopped=lambda: len(told) > 5,
         )
@@ -88,7 +94,11 @@ def test_partitions_are_one_table_that_says_where_each_is(tmp_path: Path) -> Non
         for n in range(3)
     )
     header = Header(
-        kind=Kind.RECORDS, created_at=0.0, created_by="test", source="", partitions=partitions
+        kind=CaptureKind.RECORDS,
+        created_at=0.0,
+        created_by="test",
+        source="",
+        partitions=partitions,
     )
     with CaptureWriter(tmp_path / "c", header) as writer:
         for lane, name in ((0, "a"), (2, "b")):
@@ -114,7 +124,11 @@ def test_objects_are_joined_within_their_partition_as_workers_do(tmp_path: Path)
         for n in range(2)
     )
     header = Header(
-        kind=Kind.RECORDS, created_at=0.0, created_by="test", source="", partitions=partitions
+        kind=CaptureKind.RECORDS,
+        created_at=0.0,
+        created_by="test",
+        source="",
+        partitions=partitions,
     )
     folds = [Fold(open_kernel(SEED)) for _ in partitions]
     with CaptureWriter(tmp_path / "c", header) as writer:

@@ -9,7 +9,7 @@ import zmq
 
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
-from replay.capture.format import PublisherSource
+from replay.capture.format import CapturedPublisher
 from replay.capture.from_zmq import capture_frames
 from replay.capture.reader import Capture
 from replay.capture.replay_request import ask_for
@@ -71,7 +71,7 @@ def test_frames_come_out_byte_for_byte(tmp_path: Path, recorded: Path) -> None:
 
     def record(publishers: CapturePublishers) -> None:
         sources = [
-            PublisherSource(endpoint=one.endpoint, replay_endpoint=one.replay_endpoint)
+            CapturedPublisher(endpoint=one.endpoint, replay_endpoint=one.replay_endpoint)
             for one in publishers.publishers.values()
         ]
         capture_frames(sources, again, created_by="test", limit=120)

@@ -14,6 +14,7 @@ from schemas.registration import (
     NO_EVENTS,
     PublisherKind,
     Registration,
+    Unregistration,
     is_new,
     pool_members,
     replaced_by,
@@ -51,25 +52,13 @@ def test_members_are_the_pool_but_for_their_name() -> None:
         assert one.as_registered == POOL
         assert (one.endpoint, one.is_pool, one.pool) == (POOL.endpoint, True, "pool")
         assert one.instance_id.startswith("pool#")
-        assert one.matches(
-            tenant_id=POOL.tenant_id,
-            instance_id="pool",
-            dp_rank=0,
-            model_name=None,
-            block_size=None,
-        )
+        assert Unregistration(POOL.tenant_id, "pool", 0).matches(one)
     assert POOL.as_registered is POOL
 
 
 def test_a_member_is_not_unregistered_by_its_own_name() -> None:
     one = members()[0]
-    assert not one.matches(
-        tenant_id=one.tenant_id,
-        instance_id=one.instance_id,
-        dp_rank=0,
-        model_name=None,
-        block_size=None,
-    )
+    assert not Unregistration(one.tenant_id, one.instance_id, 0).matches(one)
 
 
 def test_a_name_has_to_leave_room() -> None:

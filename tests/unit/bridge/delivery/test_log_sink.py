@@ -8,6 +8,7 @@ import pytest
 
 from bridge.delivery import log_sink
 from bridge.delivery.log_sink import LOG_FULL, LogSink
+from logs import waiting_appends
 from schemas.codec import decode_record
 from schemas.errors import StorageError
 from schemas.identities import Offset
@@ -80,7 +81,7 @@ class Bench:
         )
 
     def fold(self, first: Offset, encoded: Sequence[bytes]) -> None:
-        self.traces.append(self.sink.traceparent)
+        self.traces.append(self.sink.appends.traceparent)
         assert self.log.values[first : first + len(encoded)] == list(encoded), "not in the log"
         self.folded += [
             (first + place, decode_record(value).dp_rank) for place, value in enumerate(encoded)
@@ -116,14 +117,14 @@ def test_what_cannot_be_appended_waits_in_order_and_is_not_folded(bench: Bench) 
     bench.log.full = True
     bench.append(1, 2)
     bench.append(3)
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert (bench.numbers(), bench.sink.is_ready, len(bench.failures)) == ([0], False, 2)
     bench.log.full = False
     bench.append(4)
     assert bench.numbers() == [0]
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert (bench.numbers(), bench.sink.is_ready) == ([0, 1, 2, 3, 4], True)
-    assert (bench.sink.waiting_bytes, bench.recoveries) == (0, 1)
+    assert (bench.sink.appends.waiting_bytes, bench.recoveries) == (0, 1)
     bench.append(5)
     assert bench.numbers() == [0, 1, 2, 3, 4, 5]
 
@@ -134,7 +135,7 @@ def test_a_write_that_had_reached_the_disk_before_its_error_is_not_repeated(benc
     bench.append(1, 2)
     bench.append(3)
     bench.log.late = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.numbers() == [0, 1, 2, 3]
 
 
@@ -145,9 +146,9 @@ def test_a_repeated_write_that_had_reached_the_disk_is_not_repeated_once_more(
     bench.append(0)
     bench.append(1)
     bench.log.full, bench.log.late = False, True
-    bench.sink.retry()
+    bench.sink.appends.retry()
     bench.log.late = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.numbers() == [0, 1]
 
 
@@ -155,10 +156,10 @@ def test_a_log_that_cannot_be_reopened_is_tried_again(bench: Bench) -> None:
     bench.log.full = True
     bench.append(0)
     bench.log.broken, bench.log.full = True, False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert (bench.numbers(), len(bench.failures)) == ([], 2)
     bench.log.broken = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.numbers() == [0]
 
 
@@ -167,24 +168,27 @@ def test_more_than_the_bound_does_not_wait_and_is_counted(
 ) -> None:
     bench.log.full = True
     bench.append(0, 1)
-    monkeypatch.setattr(log_sink, "LOG_WAITING_BYTES_MAX", bench.sink.waiting_bytes * 3 // 2)
+    monkeypatch.setattr(
+        log_sink, "LOG_WAITING_BYTES_MAX", bench.sink.appends.waiting_bytes * 3 // 2
+    )
     bench.append(2, 3)
     bench.append(4)
     assert bench.sink.dropped == {(PUBLISHERS[3], LOG_FULL): 1, (PUBLISHERS[4], LOG_FULL): 1}
     bench.log.full = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.numbers() == [0, 1, 2]
 
 
 def test_who_has_something_to_append_waits_until_nothing_waits(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(log_sink, "LOG_RETRY_S", 0.0)
+    monkeypatch.setattr(waiting_appends, "LOG_RETRY_S", 1e-6)
+    bench = Bench()
 
     async def run() -> None:
         await bench.sink.ready()
         bench.log.full = True
-        running = asyncio.create_task(bench.sink.run())
+        running = asyncio.create_task(bench.sink.appends.run())
         bench.append(0)
         waiting = [
             asyncio.create_task(bench.sink.ready()),
@@ -237,7 +241,7 @@ def test_publishers_that_lost_records_are_named_once_nothing_waits(
     bench.append(3)
     assert bench.sink.take_lost() == [], "others wait for the disk"
     bench.log.full = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     lost = {publisher for publisher, reason in bench.sink.dropped if reason == LOG_FULL}
     assert lost
     assert set(bench.sink.take_lost()) == lost
@@ -250,7 +254,7 @@ def test_what_is_of_no_publisher_is_not_kept_behind_a_failed_write(bench: Bench)
     bench.sink.append([memory_record()])
     bench.append(1)
     bench.log.full = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.numbers() == [0, 1]
 
 
@@ -269,6 +273,6 @@ def test_each_write_that_has_a_span_hands_its_context_to_the_fold() -> None:
     bench.log.full = True
     bench.append(3)
     bench.log.full = False
-    bench.sink.retry()
+    bench.sink.appends.retry()
     assert bench.traces == [kept.traceparent, "", ""]
     assert bench.numbers() == [0, 1, 2, 3]

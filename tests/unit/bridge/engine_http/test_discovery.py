@@ -14,7 +14,8 @@ import pytest
 
 from bridge.engine_http.answers import PublisherSource
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.discovery import FIND_AGAIN_S, FIND_REFUSED_S, Discovery
+from bridge.engine_http.discovery import FIND_AGAIN_S, FIND_REFUSED_S, EndpointDiscovery
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.publisher import Publisher
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
@@ -39,7 +40,7 @@ class Scene:
         self.connected_to: list[Registration] = []
         self.fails: Exception | None = None
         self.followed = Publisher(one)
-        self.discovery = Discovery(self, self, connect=self._connect, on_fault=self._fault)
+        self.discovery = EndpointDiscovery(self, self, connect=self._connect, on_fault=self._fault)
         self.discovery.add(self.followed)
 
     def _fault(self) -> None:
@@ -66,8 +67,8 @@ class Scene:
     def connected(self, publisher: PublisherKey) -> bool:
         return self.up
 
-    def links(self, publisher: PublisherKey) -> int:
-        return 0
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        return LinkNumber(0)
 
     async def look(self, after_s: float = 0.0) -> None:
         """Looks, so long from now on."""

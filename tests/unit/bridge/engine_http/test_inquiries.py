@@ -11,6 +11,7 @@ from bridge.engine_http import inquiries as module
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch
+from bridge.link_numbers import LinkNumber
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 from tests.unit.bridge.messages import registration
@@ -54,8 +55,8 @@ class Links:
     def connected(self, publisher: PublisherKey) -> bool:
         return self.up
 
-    def links(self, publisher: PublisherKey) -> int:
-        return self.number
+    def links(self, publisher: PublisherKey) -> LinkNumber:
+        return LinkNumber(self.number)
 
 
 class Scene:
@@ -101,7 +102,7 @@ def test_one_question_is_asked_at_a_time_and_whoever_asks_is_told() -> None:
         scene.inquiries.read_process(ONE, scene.engine)
         await scene.settle()
         assert scene.source.asked == ["is_there", "process"]
-        assert scene.engine.has_read(1)
+        assert scene.engine.has_read(LinkNumber(1))
 
     play(run())
 
@@ -114,7 +115,7 @@ def test_a_repair_waits_for_the_process_behind_a_probe_that_is_under_way() -> No
         await asyncio.sleep(0)
         scene.source.go.set()
         await waiting
-        assert scene.engine.has_read(1)
+        assert scene.engine.has_read(LinkNumber(1))
         await scene.inquiries.process_read(ONE, scene.engine)
         assert scene.source.asked == ["is_there", "process"], "it has told"
 
@@ -129,7 +130,7 @@ def test_a_repair_goes_on_where_the_engine_does_not_answer(
     async def run() -> None:
         scene = Scene()
         await scene.inquiries.process_read(ONE, scene.engine)
-        assert not scene.engine.has_read(1)
+        assert not scene.engine.has_read(LinkNumber(1))
         await scene.inquiries.close()
         assert not scene.answered
 
@@ -147,8 +148,8 @@ def test_what_is_said_while_the_link_changes_is_said_of_nobody(change: str) -> N
         scene.links.number += change == "another link"
         scene.source.go.set()
         await scene.settle()
-        assert not scene.engine.has_read(1)
-        assert not scene.engine.has_read(2)
+        assert not scene.engine.has_read(LinkNumber(1))
+        assert not scene.engine.has_read(LinkNumber(2))
 
     play(run())
 
@@ -162,7 +163,7 @@ def test_an_error_of_ours_ends_one_question_only() -> None:
         assert scene.faults > 0
         scene.source.error = None
         await scene.inquiries.process_read(ONE, scene.engine)
-        assert scene.engine.has_read(1)
+        assert scene.engine.has_read(LinkNumber(1))
 
     play(run())
 
@@ -177,6 +178,6 @@ def test_who_is_followed_no_more_is_asked_nothing_more() -> None:
         scene.source.go.set()
         await asyncio.sleep(0)
         assert scene.engine.inquiry is None
-        assert not scene.engine.has_read(1)
+        assert not scene.engine.has_read(LinkNumber(1))
 
     play(run())

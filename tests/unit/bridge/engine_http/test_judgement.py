@@ -2,10 +2,10 @@
 
 import itertools
 
-from bridge.engine_http.watch import Effect, Facts, Life, Mark, Verdict, judged
+from bridge.engine_http.watch import Effect, Life, Mark, ProcessFacts, ProcessVerdict, judged
 
 ALL = [
-    Facts(is_read, is_changed, begins, mark, *rest)
+    ProcessFacts(is_read, is_changed, begins, mark, *rest)
     for is_read, is_changed, begins, mark in itertools.product(
         (False, True), (False, True), (False, True), Mark
     )
@@ -13,28 +13,28 @@ ALL = [
 ]
 
 
-def wanted(facts: Facts) -> Verdict:
+def wanted(facts: ProcessFacts) -> ProcessVerdict:
     """The same in words."""
     if not facts.is_read:
-        return Verdict(Life.UNKNOWN)
+        return ProcessVerdict(Life.UNKNOWN)
     if facts.is_changed:
-        return Verdict(Life.CHANGED)
+        return ProcessVerdict(Life.CHANGED)
     mark = facts.mark
     if facts.begins:
         if mark is Mark.OTHER and facts.is_here:
-            return Verdict(Life.CHANGED, Effect.CHANGES)
-        return Verdict(Life.UNKNOWN, Effect.BEGINS)
+            return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+        return ProcessVerdict(Life.UNKNOWN, Effect.BEGINS)
     if mark is Mark.OTHER and not facts.has_batches:
         mark = Mark.UNKNOWN  # who was at the link last need not have published the first batch
     if mark is Mark.UNKNOWN:
-        return Verdict(Life.OTHER if facts.is_later else Life.UNKNOWN)
+        return ProcessVerdict(Life.OTHER if facts.is_later else Life.UNKNOWN)
     if mark is Mark.SAME:
         if facts.is_given:
-            return Verdict(Life.UNKNOWN)
-        return Verdict(Life.SAME, Effect.PROVES)
+            return ProcessVerdict(Life.UNKNOWN)
+        return ProcessVerdict(Life.SAME, Effect.PROVES)
     if facts.is_here:
-        return Verdict(Life.CHANGED, Effect.CHANGES)
-    return Verdict(Life.OTHER)
+        return ProcessVerdict(Life.CHANGED, Effect.CHANGES)
+    return ProcessVerdict(Life.OTHER)
 
 
 def test_each_case_has_one_verdict() -> None:

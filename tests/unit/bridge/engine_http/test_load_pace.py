@@ -7,20 +7,20 @@ from bridge.engine_http.load_pace import (
     LOAD_COST_S,
     LOAD_QUESTION_S,
     LOAD_SERVER_CPU_SHARE,
-    Pace,
+    LoadPace,
     pause_s,
 )
 from schemas.limits import LOAD_PERIOD_MAX_S
 
 
 def test_a_few_are_asked_as_often_as_is_wanted() -> None:
-    pace = Pace(1.0, share=0.04)
+    pace = LoadPace(1.0, share=0.04)
     assert pace.period_s(0) == 1.0
     assert pace.period_s(int(0.04 / LOAD_QUESTION_S)) == 1.0
 
 
 def test_the_more_there_are_and_the_more_it_costs_the_more_rarely_each_is_asked() -> None:
-    pace = Pace(1.0, share=0.04)
+    pace = LoadPace(1.0, share=0.04)
     assert pace.period_s(1000) == pytest.approx(1000 * LOAD_QUESTION_S / 0.04)
     pace.note(0.0, 5.0, 100)
     pace.note(LOAD_COST_S - 0.1, 50.0, 200)

@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from bridge.engine_http import load_watch
 from bridge.engine_http.load_answers import LOAD_METRICS_BYTES, WAYS
-from bridge.engine_http.load_watch import LoadWatch, Server, scraped, servers_of
+from bridge.engine_http.load_watch import LoadServer, LoadWatch, scraped, servers_of
 from bridge.engine_http.watch import EngineWatch
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
@@ -58,14 +58,14 @@ def test_each_address_is_asked_once_for_all_of_its_ranks() -> None:
     every.append(followed(url=url, dp_rank=0, model_name="other"))
     every.append(followed(url="http://b:1", instance="b"))
     assert servers_of(every) == {
-        Server(kind, url): (target(0), target(1)),
-        Server(kind, "http://b:1"): (target(0, "b"),),
+        LoadServer(kind, url): (target(0), target(1)),
+        LoadServer(kind, "http://b:1"): (target(0, "b"),),
     }
 
 
 def test_a_rank_that_is_registered_with_two_addresses_is_asked_at_the_first() -> None:
     every = [followed(url="http://a:1"), followed(url="http://b:1", model_name="other")]
-    assert list(servers_of(every)) == [Server(PublisherKind("vLLM"), "http://a:1")]
+    assert list(servers_of(every)) == [LoadServer(PublisherKind("vLLM"), "http://a:1")]
 
 
 def test_a_base_url_as_endpoint_is_asked_too() -> None:
@@ -388,8 +388,8 @@ def test_engines_without_events_are_asked_beside_those_that_are_followed() -> No
     other = msgspec.structs.replace(two, instance_id="b")
     found = scraped({one.registration.publisher: one}, [one.registration, other])
     assert servers_of(found.values()) == {
-        Server(PublisherKind("vLLM"), "http://a:1"): (target(),),
-        Server(NO_EVENTS, "http://b:1"): (target(0, "b"),),
+        LoadServer(PublisherKind("vLLM"), "http://a:1"): (target(),),
+        LoadServer(NO_EVENTS, "http://b:1"): (target(0, "b"),),
     }
 
 
@@ -435,6 +435,6 @@ def test_one_that_does_not_answer_twice_is_away_and_others_are_not_told_of_so() 
 def test_what_does_not_say_its_load_is_told_what_would(
     kind: str, ranks: int, reason: str, text: str
 ) -> None:
-    asked = load_watch._Asked(Server(PublisherKind(kind), "http://127.0.0.1:1"))
+    asked = load_watch._Asked(LoadServer(PublisherKind(kind), "http://127.0.0.1:1"))
     asked.targets = tuple(Target("default", "a", rank) for rank in range(ranks))
     assert load_watch._remedy(asked, reason).startswith(text)

@@ -16,6 +16,7 @@ from bridge.engine_http.watch import (
     EngineWatch,
     Life,
 )
+from bridge.link_numbers import LinkNumber
 from schemas.positions import ProcessMark, Proof
 
 ONE, TWO = Process("one", 1000.0), Process("two", 2000.0)
@@ -33,10 +34,10 @@ class Scene:
     last: Proof = LAST
 
     def read(self, link: int, process: Process | None) -> None:
-        self.engine.read(self.now, link, process)
+        self.engine.read(self.now, LinkNumber(link), process)
 
     def judge(self, link: int, *, is_proven: bool = False) -> Life:
-        return self.engine.judge(link, self.incarnation, self.last, is_proven=is_proven)
+        return self.engine.judge(LinkNumber(link), self.incarnation, self.last, is_proven=is_proven)
 
     def prove(self, link: int, process: Process) -> None:
         """Its batches have shown that the process over this link is of the log's incarnation."""
@@ -144,7 +145,7 @@ def test_an_address_that_names_two_processes_over_one_link_names_neither() -> No
 def test_what_was_found_over_a_link_is_not_contradicted_over_it(is_proven: bool) -> None:
     scene = Scene()
     scene.prove(1, ONE)
-    scene.engine.read(scene.now, 2, ONE)
+    scene.engine.read(scene.now, LinkNumber(2), ONE)
     assert scene.judge(2) is Life.SAME
     scene.engine.known = ProcessMark(3, "zero")
     assert not scene.engine.is_changed
@@ -178,19 +179,19 @@ def test_a_mark_that_may_be_given_proves_another_process_and_not_the_same() -> N
 
 def test_it_is_asked_soon_over_a_new_link_and_now_and_then_over_one_that_has_told() -> None:
     engine = EngineWatch()
-    assert engine.reads_at(1) == 0.0
-    engine.read(100.0, 1, ONE)
-    assert engine.reads_at(1) == 100.0 + PROCESS_AGAIN_S
-    assert engine.reads_at(2) == 0.0
+    assert engine.reads_at(LinkNumber(1)) == 0.0
+    engine.read(100.0, LinkNumber(1), ONE)
+    assert engine.reads_at(LinkNumber(1)) == 100.0 + PROCESS_AGAIN_S
+    assert engine.reads_at(LinkNumber(2)) == 0.0
 
 
 def test_one_that_does_not_say_is_asked_less_and_less_often() -> None:
     engine = EngineWatch()
     waits = []
     for _ in range(8):
-        engine.read(100.0, 1, None)
-        waits.append(engine.reads_at(1) - 100.0)
-        assert engine.reads_at(2) == 0.0, "over another link it may be another release"
+        engine.read(100.0, LinkNumber(1), None)
+        waits.append(engine.reads_at(LinkNumber(1)) - 100.0)
+        assert engine.reads_at(LinkNumber(2)) == 0.0, "over another link it may be another release"
     assert waits[:3] == [PROCESS_RETRY_S, 2 * PROCESS_RETRY_S, 4 * PROCESS_RETRY_S]
     assert waits[-1] == waits[-2] == PROCESS_RETRY_MAX_S
 
@@ -198,20 +199,20 @@ def test_one_that_does_not_say_is_asked_less_and_less_often() -> None:
 def test_once_it_has_told_it_is_asked_soon_again_where_it_does_not() -> None:
     engine = EngineWatch()
     for _ in range(3):
-        engine.read(100.0, 1, None)
-    engine.read(100.0, 1, ONE)
-    engine.read(100.0, 2, None)
-    assert engine.reads_at(2) == 100.0 + PROCESS_RETRY_S
+        engine.read(100.0, LinkNumber(1), None)
+    engine.read(100.0, LinkNumber(1), ONE)
+    engine.read(100.0, LinkNumber(2), None)
+    assert engine.reads_at(LinkNumber(2)) == 100.0 + PROCESS_RETRY_S
 
 
 def test_of_an_engine_that_was_never_asked_nothing_is_known() -> None:
     engine = EngineWatch()
-    assert not engine.has_read(0)
+    assert not engine.has_read(LinkNumber(0))
     assert not engine.is_away
     assert not engine.is_changed
     assert engine.probes_at == 0.0
     assert engine.known_link == 0
-    assert engine.judge(0, 3, LAST, is_proven=False) is Life.UNKNOWN
+    assert engine.judge(LinkNumber(0), 3, LAST, is_proven=False) is Life.UNKNOWN
     for _ in range(PROBE_FAILURES_MAX - 1):
         engine.probed(100.0, is_there=False)
     assert not engine.is_away

@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.membership.bounds import (
     HANDOVER_FINISH_S,
     HANDOVER_IDLE_S,
@@ -17,7 +18,7 @@ from schemas.limits import LINK_SETTLE_S
 from schemas.topics import Handover
 
 OURS, KEEPER, OTHER = "ours", "keeper", "other"
-LINK = 3
+LINK = LinkNumber(3)
 LINKED_AT = 101.0
 UNTIL = 100.0 + HANDOVER_S
 
@@ -27,7 +28,7 @@ def departure(successor: str = OTHER) -> Departure:
 
 
 def arrival(done: Handover | None = None, *, told_link: int = LINK, whole: bool = True) -> Arrival:
-    made = Arrival(0, KEEPER, whole, 100.0 + HANDOVER_WAIT_S, told_link=told_link)
+    made = Arrival(0, KEEPER, whole, 100.0 + HANDOVER_WAIT_S, told_link=LinkNumber(told_link))
     made.look(100.0, LINK)
     made.done, made.done_at = done, 102.0
     return made
@@ -62,9 +63,9 @@ def test_it_says_that_it_has_linked_once_its_subscription_has_arrived() -> None:
     one = arrival(told_link=0)
     assert not one.is_to_tell(100.0 + LINK_SETTLE_S - 0.01)
     assert one.is_to_tell(100.0 + LINK_SETTLE_S)
-    one.look(100.1, 0)
+    one.look(100.1, LinkNumber(0))
     assert not one.is_to_tell(101.0), "the link is down"
-    one.look(101.0, LINK + 1)
+    one.look(101.0, LinkNumber(LINK + 1))
     assert not one.is_to_tell(101.0 + LINK_SETTLE_S - 0.01)
     assert one.is_to_tell(101.0 + LINK_SETTLE_S)
 
@@ -78,7 +79,9 @@ def test_a_keeper_that_falls_silent_is_waited_for_within_a_time() -> None:
     one = arrival()
     assert not one.is_over(100.0 + HANDOVER_WAIT_S - 0.01, is_common=True)
     assert one.is_over(100.0 + HANDOVER_WAIT_S, is_common=False)
-    assert one.joint(OURS) == Joint(0, is_whole=True), "a batch that both have can tell the rest"
+    assert one.joint(OURS) == Joint(LinkNumber(0), is_whole=True), (
+        "a batch that both have can tell the rest"
+    )
 
 
 def test_the_last_batch_of_the_keeper_is_waited_for_within_a_time() -> None:
@@ -107,5 +110,5 @@ def test_there_is_none_of_an_idle_publisher() -> None:
 )
 def test_no_link_is_proven_by_what_was_said_of(done: Handover, link: int) -> None:
     one = arrival(done, whole=False)
-    one.look(101.9, link)
+    one.look(101.9, LinkNumber(link))
     assert one.joint(OURS).link == 0

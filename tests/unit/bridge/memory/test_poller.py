@@ -8,7 +8,7 @@ import pytest
 from bridge.memory.poller import SegmentPoller
 from bridge.memory.reading import Reading, Scan
 from schemas.limits import MEMORY_REPEAT_S, MEMORY_SEGMENTS_READ_MAX
-from schemas.memory_segments import Change, MemoryRecord, SegmentKey
+from schemas.memory_segments import MemoryRecord, SegmentChange, SegmentKey
 from streams.table.segments import SegmentsFold
 
 TOTAL = 1000
@@ -354,4 +354,7 @@ def test_what_is_remembered_is_bounded_while_nothing_can_be_written(scene: Scene
     assert len(scene.poller.states()) <= 2 * MEMORY_SEGMENTS_READ_MAX
     assert len(scene.poller.names) == MEMORY_SEGMENTS_READ_MAX
     told = Counter(change for _, change in scene.write())
-    assert told == {Change.APPEARED: MEMORY_SEGMENTS_READ_MAX, Change.DISAPPEARED: 256}
+    assert told == {
+        SegmentChange.APPEARED: MEMORY_SEGMENTS_READ_MAX,
+        SegmentChange.DISAPPEARED: 256,
+    }

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bridge.bounds import WATCH_LATE_S
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.publisher import (
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
@@ -39,11 +40,11 @@ REPLAYS = msgspec.structs.replace(PLAIN, replay_endpoint="tcp://127.0.0.1:5558")
 
 UNSEEN = Look(
     connected=False,
-    links=0,
+    link=LinkNumber(0),
     is_silent=False,
     messages=0,
     unplaced=0,
-    proven_link=0,
+    proven_link=LinkNumber(0),
     is_doubted=False,
     received_until=100.0,
     is_waiting=False,
@@ -77,7 +78,7 @@ class Scene:
 
     def ask(self, doubt: Doubt | None, *, heard: int = 0) -> Doubt | None:
         """Its engine is asked, and answers so."""
-        link = self.followed.begin_asking(self.now, heard=heard)
+        link = self.followed.begin_asking(self.now, heard=LinkNumber(heard))
         self.followed.answered(self.now, link, doubt)
         return self.see()
 
@@ -85,9 +86,9 @@ class Scene:
 def test_an_answer_that_was_asked_for_before_a_pause_confirms_nothing() -> None:
     """It may have waited in our socket since then."""
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     scene.now += LINK_SETTLE_S
-    link = scene.followed.begin_asking(scene.now, heard=0)
+    link = scene.followed.begin_asking(scene.now, heard=NO_LINK)
     scene.now += 6.0
     scene.followed.distrust(scene.now)
     scene.followed.answered(scene.now, link, None)
@@ -99,9 +100,9 @@ def test_an_answer_that_was_asked_for_before_a_pause_confirms_nothing() -> None:
 def test_what_was_heard_while_its_engine_was_asked_is_asked_for_once_more() -> None:
     """The engine may have answered before, and its socket may have dropped what came behind."""
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     scene.now += LINK_SETTLE_S
-    link = scene.followed.begin_asking(scene.now, heard=0)
+    link = scene.followed.begin_asking(scene.now, heard=NO_LINK)
     heard_at = scene.now = scene.now + 0.5
     scene.see(messages=1)
     scene.followed.answered(scene.now, link, None)
@@ -118,9 +119,9 @@ def test_an_engine_that_was_not_heard_to_the_end_is_asked_again_once_it_is_silen
     """Its reply was read up to a live batch, behind which its socket may have dropped another."""
     scene = Scene()
     heard_at = scene.now
-    scene.see(connected=True, links=1, messages=1)
+    scene.see(connected=True, link=1, messages=1)
     scene.now += LINK_SETTLE_S
-    link = scene.followed.begin_asking(scene.now, heard=1)
+    link = scene.followed.begin_asking(scene.now, heard=LinkNumber(1))
     scene.followed.answered(scene.now, link, None, heard_all=False)
     assert scene.see() is None, "it is confirmed"
     assert scene.followed.as_of <= heard_at
@@ -143,7 +144,7 @@ def test_one_whose_engine_does_not_say_that_there_is_nothing_newer_is_doubted_fo
 
 def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() -> None:
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     scene.now += LINK_SETTLE_S
     assert scene.ask(Doubt.REPLAY_UNMATCHED) is Doubt.REPLAY_UNMATCHED
     assert not scene.followed.fails, "it answers"
@@ -167,7 +168,7 @@ def test_what_its_replay_has_not_shown_is_asked_for_once_something_comes_live() 
 @pytest.fixture
 def confirmed() -> Scene:
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     scene.see(LINK_SETTLE_S)
     assert scene.ask(None) is None
     return scene
@@ -177,7 +178,7 @@ def test_an_engine_is_asked_once_its_link_has_settled_and_is_confirmed_by_its_an
     scene = Scene()
     assert scene.see() is Doubt.LINK_DOWN
     assert scene.asks() is EngineQuestion.NOTHING
-    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.see(connected=True, link=1) is Doubt.CATCHING_UP
     assert scene.asks() is EngineQuestion.NOTHING, "the subscription may not have arrived"
     scene.see(LINK_SETTLE_S)
     assert scene.asks() is EngineQuestion.REPAIR
@@ -186,14 +187,14 @@ def test_an_engine_is_asked_once_its_link_has_settled_and_is_confirmed_by_its_an
 
 def test_a_link_that_was_up_before_it_was_first_looked_at_has_to_settle_too() -> None:
     scene = Scene()
-    scene.see(connected=True, links=1, messages=1)
+    scene.see(connected=True, link=1, messages=1)
     assert scene.asks() is EngineQuestion.NOTHING
 
 
 def test_no_moment_of_the_clock_is_a_special_one() -> None:
     """It may be 0 when the first publisher is followed."""
     scene = Scene(now=0.0)
-    assert scene.see(connected=True, links=1, proven_link=1) is None
+    assert scene.see(connected=True, link=1, proven_link=1) is None
     scene.see(LINK_SETTLE_S)
     assert scene.asks() is EngineQuestion.REPAIR
     assert scene.ask(None) is None
@@ -207,7 +208,7 @@ def test_a_message_without_a_place_is_a_doubt_until_its_engine_or_a_batch_dispel
     assert confirmed.see(messages=7, unplaced=7) is Doubt.UNREADABLE
     assert confirmed.ask(None) is None
     assert confirmed.see(messages=8, unplaced=7) is None
-    link = confirmed.followed.begin_asking(confirmed.now, heard=0)
+    link = confirmed.followed.begin_asking(confirmed.now, heard=NO_LINK)
     assert confirmed.see(messages=9, unplaced=9) is Doubt.UNREADABLE
     confirmed.followed.answered(confirmed.now, link, None)
     assert confirmed.see() is Doubt.UNREADABLE, "it came after that was asked"
@@ -252,14 +253,14 @@ def test_however_often_its_engine_did_not_answer_it_is_asked_again(confirmed: Sc
 def test_an_answer_from_before_the_link_was_up_confirms_nothing() -> None:
     scene = Scene()
     assert scene.ask(None) is Doubt.LINK_DOWN
-    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.see(connected=True, link=1) is Doubt.CATCHING_UP
     assert scene.ask(None) is Doubt.CATCHING_UP, "not settled"
     assert scene.ask(None, heard=1) is None, "it has brought something"
 
 
 def test_a_link_that_was_down_is_another_one(confirmed: Scene) -> None:
     assert confirmed.see(connected=False) is Doubt.LINK_DOWN
-    assert confirmed.see(connected=True, links=2) is Doubt.CATCHING_UP
+    assert confirmed.see(connected=True, link=2) is Doubt.CATCHING_UP
     confirmed.see(LINK_SETTLE_S)
     assert confirmed.asks() is EngineQuestion.REPAIR
     assert confirmed.ask(None) is None
@@ -286,12 +287,12 @@ def test_what_was_held_up_while_a_link_was_silent_is_late_until_it_has_come(
 
 
 def test_a_link_that_came_back_between_two_looks_is_another_one(confirmed: Scene) -> None:
-    assert confirmed.see(links=2) is Doubt.CATCHING_UP
+    assert confirmed.see(link=2) is Doubt.CATCHING_UP
 
 
 def test_a_link_that_is_lost_while_its_engine_is_asked_is_not_confirmed(confirmed: Scene) -> None:
-    link = confirmed.followed.begin_asking(confirmed.now, heard=1)
-    confirmed.see(links=2)
+    link = confirmed.followed.begin_asking(confirmed.now, heard=LinkNumber(1))
+    confirmed.see(link=2)
     confirmed.followed.answered(confirmed.now, link, None)
     assert confirmed.see() is Doubt.CATCHING_UP
 
@@ -376,7 +377,7 @@ def test_what_is_confirmed_is_so_as_of_what_had_been_received_by_then(confirmed:
     confirmed.see(1.0, messages=1, late_s=0.25)
     assert confirmed.followed.as_of == confirmed.now - 0.25, "its link is as much behind"
     plain = Scene(PLAIN)
-    plain.see(connected=True, links=1, proven_link=1, messages=1)
+    plain.see(connected=True, link=1, proven_link=1, messages=1)
     plain.see(CHECK_SILENCE_S, late_s=0.25)
     assert plain.followed.as_of == plain.now, "what was on its way has come"
 
@@ -416,7 +417,7 @@ def test_after_a_pause_of_this_process_the_engine_is_asked_again(confirmed: Scen
 
 def test_after_a_pause_what_the_system_has_kept_is_received_first() -> None:
     scene = Scene(PLAIN)
-    assert scene.see(connected=True, links=1, proven_link=1) is None
+    assert scene.see(connected=True, link=1, proven_link=1) is None
     scene.followed.distrust(scene.now)
     assert scene.see() is Doubt.RECEIVED_LATE
     assert scene.see(PAUSE_SETTLE_S) is None
@@ -426,8 +427,8 @@ def test_an_answer_over_a_link_that_is_gone_does_not_end_the_wait_after_a_pause(
     confirmed: Scene,
 ) -> None:
     confirmed.followed.distrust(confirmed.now)
-    link = confirmed.followed.begin_asking(confirmed.now, heard=1)
-    confirmed.see(links=2)
+    link = confirmed.followed.begin_asking(confirmed.now, heard=LinkNumber(1))
+    confirmed.see(link=2)
     confirmed.followed.answered(confirmed.now, link, None)
     assert confirmed.see(proven_link=2) is Doubt.RECEIVED_LATE
 
@@ -443,7 +444,7 @@ def test_batches_that_come_late_by_their_own_time_are_told_while_they_come(
 
 def test_what_comes_live_waits_longer_for_each_check_that_was_too_short() -> None:
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     patience = []
     for _ in range(5):
         patience.append(scene.followed.patience_s)
@@ -458,13 +459,13 @@ def test_what_a_confirmed_publisher_sends_does_not_wait_for_a_check(confirmed: S
 
 def test_without_a_replay_socket_only_what_came_over_the_link_confirms() -> None:
     scene = Scene(PLAIN)
-    assert scene.see(connected=True, links=1) is Doubt.NO_REPLAY
+    assert scene.see(connected=True, link=1) is Doubt.NO_REPLAY
     scene.see(LINK_SETTLE_S)
     assert scene.asks() is EngineQuestion.NOTHING
     assert scene.see(proven_link=1, messages=1) is None, "the first batch of its incarnation"
     assert scene.see(60.0) is None
     assert scene.see(connected=False) is Doubt.LINK_DOWN
-    assert scene.see(connected=True, links=2) is Doubt.NO_REPLAY
+    assert scene.see(connected=True, link=2) is Doubt.NO_REPLAY
     assert scene.see(is_doubted=True, proven_link=0) is Doubt.NO_REPLAY, "it may be another life"
     assert scene.see(is_doubted=False, proven_link=2) is None, "it has cleared its cache"
     for _ in range(CHECK_FAILURES_MAX):
@@ -478,10 +479,10 @@ def test_of_a_publisher_without_a_place_in_the_log_nothing_is_known_or_asked() -
     scene = Scene()
     scene.followed = Publisher(REPLAYS)
     assert scene.followed.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
-    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.see(connected=True, link=1) is Doubt.CATCHING_UP
     scene.see(LINK_SETTLE_S)
     assert scene.ask(None, heard=1) is Doubt.CATCHING_UP
-    scene.followed.answered(scene.now, 0, Doubt.REPLAY_SILENT)
+    scene.followed.answered(scene.now, LinkNumber(0), Doubt.REPLAY_SILENT)
     scene.see(CHECK_AGAIN_S)
     assert scene.asks() is EngineQuestion.NOTHING
     scene.followed.place()
@@ -548,19 +549,19 @@ def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
 def test_a_link_that_is_down_is_not_asked_over(confirmed: Scene) -> None:
     confirmed.see(CHECK_AGAIN_S, connected=False)
     assert confirmed.asks() is EngineQuestion.NOTHING
-    assert confirmed.followed.begin_asking(confirmed.now, heard=1) == 0
+    assert confirmed.followed.begin_asking(confirmed.now, heard=LinkNumber(1)) == 0
 
 
 @pytest.mark.parametrize(
-    "changes", [{"links": 2}, {"connected": False}, {"links": 2, "connected": False}]
+    "changes", [{"link": 2}, {"connected": False}, {"link": 2, "connected": False}]
 )
 def test_an_answer_confirms_only_the_link_on_which_it_was_asked_and_only_while_it_is_up(
     changes: dict[str, object],
 ) -> None:
     scene = Scene()
-    scene.see(connected=True, links=1)
+    scene.see(connected=True, link=1)
     scene.see(LINK_SETTLE_S)
-    link = scene.followed.begin_asking(scene.now, heard=0)
+    link = scene.followed.begin_asking(scene.now, heard=NO_LINK)
     scene.see(**changes)  # type: ignore[arg-type]
     scene.followed.answered(scene.now, link, None)
     assert scene.see(connected=True) is not None
@@ -569,10 +570,10 @@ def test_an_answer_confirms_only_the_link_on_which_it_was_asked_and_only_while_i
 def test_before_there_is_a_link_an_answer_confirms_none() -> None:
     scene = Scene()
     scene.see(connected=True)
-    scene.followed.answered(scene.now, 0, None)
+    scene.followed.answered(scene.now, LinkNumber(0), None)
     scene.see(CHECK_AGAIN_S)
     scene.followed.distrust(scene.now)
-    assert scene.see(connected=True, links=1) is Doubt.CATCHING_UP
+    assert scene.see(connected=True, link=1) is Doubt.CATCHING_UP
 
 
 def test_a_pause_takes_back_what_the_bridge_had_proven_by_itself_until_the_engine_answers(
@@ -586,7 +587,7 @@ def test_a_pause_takes_back_what_the_bridge_had_proven_by_itself_until_the_engin
 
 def test_what_is_proven_again_over_the_same_link_confirms_it_again() -> None:
     scene = Scene(PLAIN)
-    assert scene.see(connected=True, links=1, proven_link=1) is None
+    assert scene.see(connected=True, link=1, proven_link=1) is None
     scene.followed.begin_again()
     assert scene.see(proven_link=0) is Doubt.NO_REPLAY, "the log had something else of it"
     assert scene.see(proven_link=1) is None, "it has cleared its cache"
@@ -595,7 +596,7 @@ def test_what_is_proven_again_over_the_same_link_confirms_it_again() -> None:
 def test_after_a_pause_the_doubt_of_before_is_not_told(confirmed: Scene) -> None:
     confirmed.ask(Doubt.REPLAY_SILENT)
     confirmed.followed.distrust(confirmed.now)
-    confirmed.followed.begin_asking(confirmed.now, heard=1)
+    confirmed.followed.begin_asking(confirmed.now, heard=LinkNumber(1))
     assert confirmed.see() is Doubt.CATCHING_UP
 
 
@@ -683,7 +684,7 @@ def test_a_replay_socket_that_has_never_answered_is_said_once_and_until_it_answe
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scene = Scene()
-    scene.see(connected=True, links=1, messages=1, proven_link=1)
+    scene.see(connected=True, link=1, messages=1, proven_link=1)
     scene.now += LINK_SETTLE_S
     assert not scene.followed.says.troubles.has_dead_replay
     for _ in range(2):

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bridge.publisher.repair import ENDINGS, Ending, Repair, RepairStep
+from bridge.publisher.repair import ENDINGS, RepairStep, ReplayRepair, ReplyEnding
 from bridge.publisher.sequencer import Sequencer
 from bridge.publisher.stream import BatchPlace, place_of
 from bridge.publisher.tracker import OUTCOMES, Evidence, SequenceOutcome
@@ -22,20 +22,20 @@ FACTS = (
 )
 
 
-def wanted(complete: bool, verified: bool, facts: dict[str, bool]) -> Ending:
+def wanted(complete: bool, verified: bool, facts: dict[str, bool]) -> ReplyEnding:
     """The same in words: what is not known to be whole is asked for again."""
     if not verified:
         if not complete:
-            return Ending.SILENT
+            return ReplyEnding.SILENT
         is_behind = facts["expects_reply"] and not facts["is_same_process"]
-        return Ending.BEHIND if is_behind else Ending.EMPTY
+        return ReplyEnding.BEHIND if is_behind else ReplyEnding.EMPTY
     if not complete:
-        return Ending.WHOLE if facts["is_joined"] else Ending.BROKEN
+        return ReplyEnding.WHOLE if facts["is_joined"] else ReplyEnding.BROKEN
     if facts["is_without_anchor"]:
-        return Ending.SAME if facts["is_same_process"] else Ending.UNANCHORED
+        return ReplyEnding.SAME if facts["is_same_process"] else ReplyEnding.UNANCHORED
     is_open = facts["is_beyond_reply"] or facts["is_short"] or facts["is_cut"]
     is_open = is_open or (facts["taken"] and not facts["is_joined"])
-    return Ending.SHORT if is_open else Ending.WHOLE
+    return ReplyEnding.SHORT if is_open else ReplyEnding.WHOLE
 
 
 @pytest.mark.parametrize(("complete", "verified"), list(itertools.product((False, True), repeat=2)))
@@ -44,25 +44,25 @@ def test_each_reply_ends_in_one_way(
 ) -> None:
     for values in itertools.product((False, True), repeat=len(FACTS)):
         facts = dict(zip(FACTS, values, strict=True))
-        repair = Repair(Sequencer(registration(), repairs=True))
+        repair = ReplayRepair(Sequencer(registration(), repairs=True))
         repair._verified, repair._taken = verified, int(facts["taken"])
         for name in FACTS[:-1]:
-            monkeypatch.setattr(Repair, f"_{name}", lambda _, so=facts[name]: so)
-        monkeypatch.setattr(Repair, "_has_begun_again", lambda _: False)
-        monkeypatch.setattr(Repair, "_is_whole_without_reply", lambda _: True)
+            monkeypatch.setattr(ReplayRepair, f"_{name}", lambda _, so=facts[name]: so)
+        monkeypatch.setattr(ReplayRepair, "_has_begun_again", lambda _: False)
+        monkeypatch.setattr(ReplayRepair, "_is_whole_without_reply", lambda _: True)
         found = next(ending for is_so, ending in repair._endings(complete) if is_so)
         assert found is wanted(complete, verified, facts)
         assert repair.end(complete=complete) is ENDINGS[found]
-        assert repair._new_incarnation is (found is Ending.BEHIND)
-        assert repair._ended_short is (found is Ending.UNANCHORED)
+        assert repair._new_incarnation is (found is ReplyEnding.BEHIND)
+        assert repair._ended_short is (found is ReplyEnding.UNANCHORED)
         assert repair._whole is (complete and not verified)
         monkeypatch.undo()
 
 
 def test_what_ends_a_repair() -> None:
-    assert ENDINGS.keys() == set(Ending)
+    assert ENDINGS.keys() == set(ReplyEnding)
     done = {ending for ending, answer in ENDINGS.items() if answer is RepairStep.DONE}
-    assert done == {Ending.SAME, Ending.WHOLE, Ending.EMPTY}
+    assert done == {ReplyEnding.SAME, ReplyEnding.WHOLE, ReplyEnding.EMPTY}
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES[Evidence.PAYLOAD].values())

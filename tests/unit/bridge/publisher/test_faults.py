@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import sequencer as sequencer_module
 from bridge.publisher import stream as streams
 from bridge.publisher.held_batches import HeldBatch
@@ -130,9 +131,9 @@ def test_a_publisher_that_can_replay_is_asked_again_for_the_window_that_failed()
     assert sequencer.take_gaps() == [ONE.publisher]
     assert sequencer[ONE.publisher].stream.cursor == Cursor(1, 9)
     again = [sequencer.decode(one) for one in messages(10, 12)]
-    assert told(sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)) == [
-        removed(number, number) for number in range(10, 13)
-    ]
+    assert told(
+        sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=LinkNumber(0))
+    ) == [removed(number, number) for number in range(10, 13)]
     assert told(sequencer[ONE.publisher].resume(9.0)) == [
         (DropReason.INTERNAL_ERROR, 1, POISON, POISON),
         removed(14, 14),
@@ -154,7 +155,9 @@ def test_a_replayed_batch_that_fails_again_is_a_gap() -> None:
     sequencer = built(repairs=True)
     sequencer.process(messages(10, POISON), 9.0)
     again = [sequencer.decode(one) for one in messages(10, 14)]
-    records = sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)
+    records = sequencer[ONE.publisher].accept(
+        [one for one in again if one], 9.0, link=LinkNumber(0)
+    )
     assert told(records) == [(FAULT, 1, 10, POISON), removed(14, 14)]
     assert sequencer[ONE.publisher].resume(9.0) == []
     assert sequencer.faults == 2
@@ -180,7 +183,9 @@ def test_replayed_batches_whose_window_cannot_be_closed_are_a_gap() -> None:
     sequencer = built(repairs=True)
     sequencer[ONE.publisher].hold()
     again = [sequencer.decode(one) for one in messages(10, POISON)]
-    records = sequencer[ONE.publisher].accept([one for one in again if one], 9.0, link=0)
+    records = sequencer[ONE.publisher].accept(
+        [one for one in again if one], 9.0, link=LinkNumber(0)
+    )
     assert told(records) == [(FAULT, 1, 10, POISON)]
     assert sequencer.take_gaps() == []
 
@@ -191,7 +196,7 @@ def test_a_batch_that_fails_while_it_is_made_to_wait_costs_nothing_before_it(
     def failing(batch: DecodedBatch, size_bytes: int, link: int) -> HeldBatch:
         if batch.sequence == POISON:
             raise Poison
-        return HeldBatch(batch, size_bytes, link)
+        return HeldBatch(batch, size_bytes, LinkNumber(link))
 
     monkeypatch.setattr(sequencer_module, "HeldBatch", failing)
     sequencer = built(repairs=True)

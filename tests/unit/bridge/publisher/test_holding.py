@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import held_batches
 from bridge.publisher import sequencer as sequencer_module
 from bridge.publisher.anchor import Anchor
@@ -24,7 +25,7 @@ def live(sequence: int, at: float | None = None, *, link: int = 0) -> RawMessage
     """A batch at the time of its number, unless another is given."""
     at = float(sequence) if at is None else at
     payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
-    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, LinkNumber(link))
 
 
 def following(*, repairs: bool = True) -> Sequencers:
@@ -73,7 +74,11 @@ def test_what_the_log_has_is_left_out_of_what_waited_and_counted() -> None:
     sequencer = holding(live(8), live(9), live(10))
     assert resumed(sequencer) == [removed(10, 10)]
     counters = sequencer.counters()[KEY]
-    assert (counters.duplicates, counters.batches, sequencer[KEY].stream.heard) == (2, 1, 3)
+    assert (counters.duplicates, counters.batches, sequencer[KEY].stream.arrivals.messages) == (
+        2,
+        1,
+        3,
+    )
 
 
 # Links
@@ -97,34 +102,34 @@ def test_another_link_changes_nothing_of_what_waits_already() -> None:
 
 def test_over_a_link_that_its_engine_was_asked_on_a_publisher_is_not_held() -> None:
     sequencer = following()
-    sequencer[KEY].stream.adopt_link(2, heard=1)
+    sequencer[KEY].stream.links.adopt(LinkNumber(2), heard=LinkNumber(1))
     assert told(sequencer.process([live(10, link=2)], 1.0)) == [removed(10, 10)]
-    sequencer[KEY].stream.adopt_link(1, heard=2)
-    assert sequencer[KEY].stream.link == 2, "the last one counts"
+    sequencer[KEY].stream.links.adopt(LinkNumber(1), heard=LinkNumber(2))
+    assert sequencer[KEY].stream.links.last == 2, "the last one counts"
 
 
 def test_what_is_replayed_says_nothing_of_how_long_it_is_silent() -> None:
     sequencer = following()
-    before = sequencer[KEY].stream.heard
+    before = sequencer[KEY].stream.arrivals.messages
     assert sequencer.decode(live(9, link=0)) is not None
     sequencer.decode(bad_message(10))
-    assert sequencer[KEY].stream.heard == before
+    assert sequencer[KEY].stream.arrivals.messages == before
     sequencer.process([live(10, link=1)], 1.0)
-    assert sequencer[KEY].stream.heard == before + 1
+    assert sequencer[KEY].stream.arrivals.messages == before + 1
 
 
 def test_how_late_batches_come_is_told_by_their_own_times_over_each_link() -> None:
     sequencer = following(repairs=False)
-    sequencer.process([bad_message(10)._replace(link=1)], 9.0)
+    sequencer.process([bad_message(10)._replace(link=LinkNumber(1))], 9.0)
     for number, received_at in ((11, 10.0), (12, 10.25)):
         message = live(number, number / 64, link=1)._replace(received_at=received_at)
         our_clock = 1000.0 * number  # its steps say nothing
         sequencer.process([message], our_clock)
-    assert sequencer[KEY].stream.lateness.late_s == 0.25 - 1 / 64
-    sequencer.process([bad_message(13)._replace(link=1)], 99.0)
-    assert sequencer[KEY].stream.lateness.late_s == 0.25 - 1 / 64, "it says no time"
+    assert sequencer[KEY].stream.arrivals.lateness.late_s == 0.25 - 1 / 64
+    sequencer.process([bad_message(13)._replace(link=LinkNumber(1))], 99.0)
+    assert sequencer[KEY].stream.arrivals.lateness.late_s == 0.25 - 1 / 64, "it says no time"
     sequencer.process([live(14, link=2)], 99.0)
-    assert sequencer[KEY].stream.lateness.late_s == 0.0
+    assert sequencer[KEY].stream.arrivals.lateness.late_s == 0.0
 
 
 # Room
@@ -187,10 +192,12 @@ def test_of_a_new_incarnation_nothing_is_doubted_or_lost_yet() -> None:
     sequencer.process([live(12, link=1)], 1.0)
     assert sequencer[KEY].stream.is_doubted
     assert sequencer[KEY].stream.proven == Proof(9, 9.0)
-    assert told(sequencer[KEY].begin_incarnation(1.0, link=1)) == [(RESTARTED, 2, -1, -1)]
+    assert told(sequencer[KEY].begin_incarnation(1.0, link=LinkNumber(1))) == [
+        (RESTARTED, 2, -1, -1)
+    ]
     assert not sequencer[KEY].stream.is_doubted
     assert sequencer.counters()[KEY].restarts == 1
-    gap, *_ = sequencer.process([bad_message(0)._replace(link=1)], 1.0)
+    gap, *_ = sequencer.process([bad_message(0)._replace(link=LinkNumber(1))], 1.0)
     assert told([gap]) == [(DropReason.UNDECODABLE, 2, 0, 0)], "a loss of its own"
 
 
@@ -201,7 +208,7 @@ def test_of_the_process_before_what_comes_while_its_end_is_written_is_written_to
     monkeypatch.setattr(sequencer_module, "HELD_TURN_S", turn_s)
     sequencer = holding(live(10, link=1))
     records: list[SequencedRecord] = []
-    for more in sequencer[KEY].begin_process(1.0, last_link=1, link=2):
+    for more in sequencer[KEY].begin_process(1.0, last_link=LinkNumber(1), link=LinkNumber(2)):
         records += more
         if len(records) == 1:  # it is handed on, which takes time
             assert sequencer.process([live(11, link=1)], 1.0) == []
@@ -210,7 +217,7 @@ def test_of_the_process_before_what_comes_while_its_end_is_written_is_written_to
 
 def test_of_the_process_before_what_comes_behind_its_reset_is_dropped_and_counted() -> None:
     sequencer = holding()
-    list(sequencer[KEY].begin_process(1.0, last_link=1, link=2))
+    list(sequencer[KEY].begin_process(1.0, last_link=LinkNumber(1), link=LinkNumber(2)))
     assert sequencer.process([live(20, link=1), live(21, link=1), live(0, link=2)], 1.0) == []
     assert sequencer[KEY].waiting == 1
     assert sequencer.counters()[KEY].dropped == {DropReason.EARLIER_INCARNATION: 2}
@@ -224,23 +231,23 @@ def test_what_had_no_room_goes_with_its_process(
 ) -> None:
     monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 1)
     sequencer = holding(live(10, link=1), live(3, 50.0, link=link), repairs=False)
-    list(sequencer[KEY].begin_process(1.0, last_link=1, link=2))
+    list(sequencer[KEY].begin_process(1.0, last_link=LinkNumber(1), link=LinkNumber(2)))
     assert bool(resumed(sequencer)) is lost
 
 
 def test_a_process_that_has_sent_nothing_is_not_proven_by_the_end_of_the_one_before() -> None:
     """What it published before its link came up has not been heard."""
     sequencer = holding()
-    list(sequencer[KEY].begin_process(1.0, last_link=1, link=2))
+    list(sequencer[KEY].begin_process(1.0, last_link=LinkNumber(1), link=LinkNumber(2)))
     assert sequencer[KEY].stream.proven_link == 0
 
 
 def test_of_a_new_incarnation_no_time_is_known_before_a_batch_that_can_be_read() -> None:
     """That of the one before would say of which process it is."""
     sequencer = holding(repairs=False)
-    sequencer[KEY].begin_incarnation(1.0, link=1)
+    sequencer[KEY].begin_incarnation(1.0, link=LinkNumber(1))
     sequencer[KEY].resume(1.0)
-    sequencer.process([bad_message(0)._replace(link=1)], 1.0)
+    sequencer.process([bad_message(0)._replace(link=LinkNumber(1))], 1.0)
     assert sequencer[KEY].stream.proven == Proof(0, 0.0)
 
 
@@ -256,7 +263,7 @@ def test_of_an_incarnation_without_batches_what_came_before_its_processs_link_is
     sequencer[KEY].place(Anchor(at, 0.0))
     sequencer[KEY].hold()
     sequencer.process([live(0, link=2), live(0, 50.0, link=3)], 1.0)
-    sequencer[KEY].begin_at(3)
+    sequencer[KEY].begin_at(LinkNumber(3))
     assert sequencer.counters()[KEY].dropped.get(DropReason.EARLIER_INCARNATION, 0) == dropped
     assert sequencer[KEY].waiting == 2 - dropped
     sequencer.process([live(1, link=2)], 1.0)
@@ -295,7 +302,7 @@ def test_what_waited_proves_no_link_that_came_after_it(repairs: bool) -> None:
 
 def test_a_clear_that_waited_proves_no_link_that_came_after_it() -> None:
     clear = msgspec.msgpack.encode([100.0, [["AllBlocksCleared"]], 0])
-    cleared = RawMessage(KEY, [b"", (10).to_bytes(8, "big"), clear], 0.0, 1)
+    cleared = RawMessage(KEY, [b"", (10).to_bytes(8, "big"), clear], 0.0, LinkNumber(1))
     sequencer = holding(cleared, live(11, 501.0, link=2))
     resumed(sequencer)
     assert sequencer[KEY].stream.proven_link == 0
@@ -304,12 +311,12 @@ def test_a_clear_that_waited_proves_no_link_that_came_after_it() -> None:
 
 def test_what_came_over_an_earlier_link_can_be_dropped() -> None:
     sequencer = holding(live(9, link=1), live(12, link=1), live(13, link=2))
-    assert sequencer[KEY].drop_earlier(2) is True
+    assert sequencer[KEY].drop_earlier(LinkNumber(2)) is True
     waiting = sequencer[KEY].first_waiting()
     assert waiting is not None
     assert (waiting.sequence, sequencer[KEY].waiting) == (13, 1)
     assert sequencer.counters()[KEY].dropped == {DropReason.EARLIER_INCARNATION: 1}, "9 is older"
-    assert sequencer[KEY].drop_earlier(2) is False
+    assert sequencer[KEY].drop_earlier(LinkNumber(2)) is False
 
 
 @pytest.mark.parametrize(("link", "lost"), [(1, []), (2, [(DropReason.HELD_FULL, 1, 10, 14)])])
@@ -319,7 +326,7 @@ def test_what_had_no_room_goes_with_what_waited_of_its_link(
     monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 1)
     sequencer = holding(live(12, link=1), live(14, link=link))
     assert sequencer.counters()[KEY].dropped == {DropReason.HELD_FULL: 1}
-    assert sequencer[KEY].drop_earlier(3) is True
+    assert sequencer[KEY].drop_earlier(LinkNumber(3)) is True
     sequencer[KEY].resume(1.0)
     assert sequencer.take_gaps() == ([KEY] if lost else []), "it is asked for, or is of no account"
     assert told(sequencer[KEY].resume(1.0)) == lost
@@ -327,9 +334,9 @@ def test_what_had_no_room_goes_with_what_waited_of_its_link(
 
 def test_what_came_over_a_link_that_is_not_known_is_not_dropped() -> None:
     sequencer = holding(live(12))
-    assert sequencer[KEY].drop_earlier(2) is False
+    assert sequencer[KEY].drop_earlier(LinkNumber(2)) is False
     assert sequencer[KEY].waiting == 1
-    assert following()[KEY].drop_earlier(2) is False, "nothing waits"
+    assert following()[KEY].drop_earlier(LinkNumber(2)) is False, "nothing waits"
 
 
 # In turns
@@ -376,7 +383,7 @@ def test_who_is_held_again_between_two_parts_has_a_gap_before_the_next_one_told_
     assert sequencer[KEY].first_waiting() is not None
     batch = sequencer.decode(live(11))
     assert batch is not None
-    sequencer[KEY].accept([batch], 1.0, link=0)
+    sequencer[KEY].accept([batch], 1.0, link=LinkNumber(0))
     assert told(sequencer[KEY].resume(1.0)) == [(MISSED, 1, 12, 13), removed(14, 14)]
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import held_batches
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
 from bridge.sockets.raw_message import RawMessage
@@ -11,7 +12,7 @@ from tests.unit.bridge.publisher.sequencers import Sequencers
 from tests.unit.bridge.publisher.test_holding import KEY, LAST, live
 from tests.unit.bridge.publisher.test_sequencer import ONE
 
-LINK = 1
+LINK = LinkNumber(1)
 
 
 def waiting(*messages: RawMessage, anchor: Anchor = LAST) -> Sequencers:
@@ -37,7 +38,7 @@ def numbers(sequencer: Sequencers) -> list[tuple[int, int, bool]]:
 def test_what_came_to_both_is_dropped_and_proves_the_link() -> None:
     sequencer = waiting(*(live(one, link=LINK) for one in (7, 8, 9, 10, 11)))
     assert sequencer[KEY].has_in_common(LAST)
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].waiting == 2
     assert sequencer.counters()[KEY].duplicates == 3
     assert sequencer[KEY].stream.proven_link == LINK
@@ -63,7 +64,7 @@ def test_a_link_that_has_brought_nothing_is_proven_by_the_word_of_the_other_brid
 def test_a_batch_of_the_logs_number_and_another_time_is_not_in_common() -> None:
     sequencer = waiting(live(9, 9.5, link=LINK))
     assert not sequencer[KEY].has_in_common(LAST)
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].stream.proven_link == 0
     assert isinstance(sequencer[KEY].resume(1.0)[0], ResetRecord)
 
@@ -71,7 +72,7 @@ def test_a_batch_of_the_logs_number_and_another_time_is_not_in_common() -> None:
 def test_what_is_doubted_in_the_log_stays_doubted() -> None:
     doubted = LAST._replace(proof=Proof(5, 5.0))
     sequencer = waiting(live(9, link=LINK), live(10, link=LINK), anchor=doubted)
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].stream.proven_link == 0
     assert numbers(sequencer) == [(1, 10, True)]
 
@@ -81,7 +82,7 @@ def test_an_engine_that_has_restarted_meanwhile_goes_on_in_its_next_incarnation(
     sequencer = waiting(
         live(9, link=LINK), live(10, link=LINK), live(0, 20.0, link=2), live(1, 21.0, link=2)
     )
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert numbers(sequencer) == [(1, 10, False), (2, 0, False), (2, 1, False)]
 
 
@@ -90,7 +91,7 @@ def test_the_keeper_has_seen_the_restart() -> None:
     sequencer = waiting(
         live(10, link=LINK), live(0, 20.0, link=2), live(1, 21.0, link=2), anchor=anchor
     )
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].stream.proven_link == 2
     assert numbers(sequencer) == [(2, 1, False)]
 
@@ -104,7 +105,7 @@ def test_behind_a_gap_the_last_batch_that_came_live_tells(
     gap = Anchor(Cursor(1, 12), 0.0, heard=Proof(9, 9.0))
     sequencer = waiting(*(live(one, link=LINK) for one in range(8, 13)), anchor=gap)
     assert sequencer[KEY].has_in_common(gap)
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].waiting == 0
     assert numbers(sequencer) == []
     sequencer.process([live(13, link=LINK)], 1.0)
@@ -114,7 +115,7 @@ def test_behind_a_gap_the_last_batch_that_came_live_tells(
 def test_behind_a_gap_another_life_is_one() -> None:
     gap = Anchor(Cursor(1, 12), 0.0, heard=Proof(9, 9.0))
     sequencer = waiting(live(9, link=LINK), live(10, 20.0, link=2), anchor=gap)
-    sequencer[KEY].join(Joint(0, is_whole=True))
+    sequencer[KEY].join(Joint(LinkNumber(0), is_whole=True))
     assert sequencer[KEY].waiting == 1
     assert numbers(sequencer) == [(2, 10, False)]
 
@@ -146,12 +147,12 @@ def test_what_came_over_a_link_on_which_its_engine_was_not_asked_is_asked_for() 
     sequencer = Sequencers()
     sequencer.add(ONE, repairs=True)
     sequencer[KEY].place(LAST)
-    sequencer[KEY].note_link(1)
+    sequencer[KEY].stream.links.note(LinkNumber(1))
     sequencer[KEY].hold()
     sequencer.process([live(2, 20.0, link=2)], 1.0)
     assert sequencer[KEY].resume(1.0) == []
     assert sequencer.take_gaps() == [KEY]
-    sequencer[KEY].note_link(2)
+    sequencer[KEY].stream.links.note(LinkNumber(2))
     sequencer[KEY].hold()
     reset, gap, events = sequencer[KEY].resume(1.0)
     assert isinstance(reset, ResetRecord)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import pytest
 
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import REPLAY_BARREN_MAX, Repair, RepairStep
+from bridge.publisher.repair import REPLAY_BARREN_MAX, RepairStep, ReplayRepair
 from bridge.publisher.replay_client import REPLAY_CHUNK_BATCHES
 from bridge.sockets.raw_message import RawMessage
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -92,8 +92,8 @@ class Scene:
         self.records: list[SequencedRecord] = []
         self.requests = 0
 
-    def replays(self, engine: Engine) -> Repair:
-        repair = Repair(self.sequencer[KEY])
+    def replays(self, engine: Engine) -> ReplayRepair:
+        repair = ReplayRepair(self.sequencer[KEY])
         while repair.begin():
             if self._ask(repair, *engine(repair.start)) is RepairStep.DONE:
                 break
@@ -101,7 +101,7 @@ class Scene:
         self.records += self.sequencer[KEY].resume(1.0)
         return repair
 
-    def _ask(self, repair: Repair, numbers: Sequence[int], has_end: bool) -> RepairStep:
+    def _ask(self, repair: ReplayRepair, numbers: Sequence[int], has_end: bool) -> RepairStep:
         for chunk in _chunks(numbers):
             for records in repair.feed(map(batch, chunk), 1.0):
                 self.records += records

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.pairing import LiveBatch, Pairing
-from bridge.publisher.repair import Repair, RepairStep
+from bridge.publisher.repair import RepairStep, ReplayRepair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.positions import Cursor, Proof
@@ -24,7 +25,10 @@ BORN, OTHER = 100.0, 100.5
 def batch(number: int, *, born: float = BORN, link: int = 0) -> RawMessage:
     """One that says that the block of its number is gone, of the engine that was born then."""
     return RawMessage(
-        KEY, frames_of([born + number, [["BlockRemoved", [number]]], 0], number), 0.0, link
+        KEY,
+        frames_of([born + number, [["BlockRemoved", [number]]], 0], number),
+        0.0,
+        LinkNumber(link),
     )
 
 
@@ -45,7 +49,7 @@ class Scene:
 
     def reconnects(self) -> None:
         self.link += 1
-        self.sequencer[KEY].note_link(self.link)
+        self.sequencer[KEY].stream.links.note(LinkNumber(self.link))
 
     def publishes(self, *numbers: int, born: float = BORN) -> None:
         """What comes live; where something is missing before it, it waits."""
@@ -55,7 +59,7 @@ class Scene:
     def is_asked(self, replay: Sequence[RawMessage]) -> Doubt | None:
         """Its replay socket has these; what waits follows."""
         self.sequencer[KEY].hold()
-        repair = Repair(self.sequencer[KEY])
+        repair = ReplayRepair(self.sequencer[KEY])
         while repair.begin():
             from_there = replay[repair.start :]
             for records in repair.feed(from_there, 1.0):
@@ -188,7 +192,7 @@ def test_after_a_live_clear_nothing_is_left_that_could_be_anothers() -> None:
     scene = Scene()
     assert scene.is_asked(batches(10, born=OTHER)) is Doubt.REPLAY_UNMATCHED
     clears = frames_of([BORN + 10, [["AllBlocksCleared"]], 0], 10)
-    assert scene.sequencer.process([RawMessage(KEY, clears, 0.0, scene.link)], 1.0)
+    assert scene.sequencer.process([RawMessage(KEY, clears, 0.0, LinkNumber(scene.link))], 1.0)
     assert scene.is_proven
 
 
@@ -292,11 +296,11 @@ def test_a_batch_that_came_live_is_recognised_by_its_bytes_or_by_its_time() -> N
     same, other = decoded.decode(batch(3)), decoded.decode(batch(3, born=OTHER))
     assert same is not None
     assert other is not None
-    known = LiveBatch(3, same.digest, 0.0, 1)
+    known = LiveBatch(3, same.digest, 0.0, LinkNumber(1))
     assert (known.recognises(same), known.recognises(other)) == (True, False)
-    logged = LiveBatch(3, None, BORN + 3, 0)
+    logged = LiveBatch(3, None, BORN + 3, LinkNumber(0))
     assert (logged.recognises(same), logged.recognises(other)) == (True, False)
-    timeless = LiveBatch(3, None, 0.0, 0)
+    timeless = LiveBatch(3, None, 0.0, LinkNumber(0))
     assert timeless.recognises(same) is None
     assert known._replace(sequence=4).recognises(same) is None
 

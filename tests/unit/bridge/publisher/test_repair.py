@@ -3,13 +3,14 @@
 import msgspec
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.repair import (
     REPLAY_BARREN_MAX,
     REPLAY_REQUESTS_MAX,
-    Repair,
     RepairResult,
     RepairStep,
+    ReplayRepair,
 )
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -23,14 +24,14 @@ ONE = registration()
 KEY = ONE.publisher
 LAST = Anchor(Cursor(1, 9), 9.0, heard=Proof(9, 9.0))
 FORTY = Anchor(Cursor(1, 40), 9.0, heard=Proof(40, 9.0))
-LINK = 7
+LINK = LinkNumber(7)
 
 
 def message(sequence: int, time: float | None = None, *, link: int = LINK) -> RawMessage:
     """A batch at the time of its number, unless another is given."""
     at = float(sequence) if time is None else time
     payload = msgspec.msgpack.encode([at, [["BlockRemoved", [sequence]]], 0])
-    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, link)
+    return RawMessage(KEY, [b"", sequence.to_bytes(8, "big"), payload], 0.0, LinkNumber(link))
 
 
 def as_message(batch: RawMessage | int) -> RawMessage:
@@ -51,7 +52,7 @@ class Scene:
         self.sequencer[KEY].place(anchor)
         self.sequencer[KEY].hold()
         self.sends(*waiting)
-        self.repair = Repair(self.sequencer[KEY])
+        self.repair = ReplayRepair(self.sequencer[KEY])
         self.records: list[SequencedRecord] = []
 
     def sends(self, *batches: RawMessage | int) -> None:
@@ -407,7 +408,7 @@ def clock_ahead(scene: Scene, *sequences: int) -> None:
 def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is_dropped() -> None:
     scene = Scene()
     clock_ahead(scene, 8, 9, 10)
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(9) is RepairStep.MORE
     assert scene.ends() is RepairStep.DONE
     assert scene.repair.doubt is None
@@ -420,14 +421,14 @@ def test_what_came_over_a_link_that_was_gone_is_of_the_incarnation_before_and_is
 def test_what_comes_over_the_link_that_was_up_is_of_the_process_that_answered(is_up: bool) -> None:
     """A flood that begins with its link leaves the engine no batch by which to prove it later."""
     scene = Scene()
-    scene.sequencer[KEY].note_link(LINK + 1, is_up=is_up)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1), is_up=is_up)
     assert scene.replays(9) is RepairStep.MORE
-    first = message(10)._replace(link=LINK + 1)
+    first = message(10)._replace(link=LinkNumber(LINK + 1))
     assert scene.sequencer.process([first], 1.0) == []
     assert scene.ends() is RepairStep.DONE
     assert scene.repair.doubt is None
     scene.sequencer[KEY].resume(1.0)
-    scene.sequencer.process([message(11)._replace(link=LINK + 1)], 1.0)
+    scene.sequencer.process([message(11)._replace(link=LinkNumber(LINK + 1))], 1.0)
     assert scene.cursor == Cursor(1, 11)
     assert scene.sequencer[KEY].stream.is_doubted is not is_up
     assert scene.sequencer[KEY].stream.proven_link == (LINK + 1 if is_up else 0)
@@ -436,7 +437,7 @@ def test_what_comes_over_the_link_that_was_up_is_of_the_process_that_answered(is
 def test_what_came_over_the_link_that_is_up_is_of_a_later_incarnation() -> None:
     scene = Scene()
     clock_ahead(scene, 8, 9)
-    scene.sequencer[KEY].note_link(LINK)
+    scene.sequencer[KEY].stream.links.note(LINK)
     assert scene.replays(9) is RepairStep.MORE
     assert scene.ends() is RepairStep.DONE
     records = scene.sequencer[KEY].resume(1.0)
@@ -457,15 +458,15 @@ def test_a_replay_from_the_first_batch_proves_only_the_link_on_which_it_was_aske
     assert scene.repair.answer is RepairStep.DONE
     assert scene.sequencer[KEY].stream.proven_link == 0
     scene.sequencer[KEY].resume(1.0)
-    assert Repair(scene.sequencer[KEY]).start == 3, "so that its engine tells"
+    assert ReplayRepair(scene.sequencer[KEY]).start == 3, "so that its engine tells"
 
 
 def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
     scene = Scene()
     clock_ahead(scene, 8)
-    scene.sequencer[KEY].note_link(LINK)
+    scene.sequencer[KEY].stream.links.note(LINK)
     assert scene.repair.begin()
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert list(scene.repair.feed([message(9)], 1.0)) == []
     assert scene.repair.answer is RepairStep.MORE
     assert scene.ends() is RepairStep.DONE
@@ -474,7 +475,7 @@ def test_a_link_that_ended_after_the_engine_was_asked_proves_nothing() -> None:
 
 def test_what_came_over_a_link_that_was_gone_waits_where_the_replay_agrees_with_it() -> None:
     scene = Scene(12)
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(9, 10, 11, 12) is RepairStep.DONE
     assert scene.cursor == Cursor(1, 11)
     assert scene.sequencer[KEY].waiting == 1
@@ -488,7 +489,7 @@ def test_what_came_over_a_link_that_was_gone_and_is_behind_two_replies_is_droppe
     would otherwise be joined to another process's batches."""
     scene = Scene()
     clock_ahead(scene, waiting)
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(9) is RepairStep.MORE
     assert scene.ends() is RepairStep.ASK
     assert scene.sequencer[KEY].waiting == 1
@@ -501,7 +502,7 @@ def test_what_came_over_a_link_that_was_gone_and_is_behind_two_replies_is_droppe
 
 def test_what_is_behind_a_reply_waits_where_the_next_one_goes_further() -> None:
     scene = Scene(12)
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(9) is RepairStep.MORE
     assert scene.ends() is RepairStep.ASK
     assert scene.replays(9, 10, 11, 12) is RepairStep.DONE
@@ -514,7 +515,7 @@ def test_what_is_behind_two_replies_waits_where_its_link_may_be_the_one_that_is_
     link: int,
 ) -> None:
     scene = Scene(message(24, link=link))
-    scene.sequencer[KEY].note_link(LINK)
+    scene.sequencer[KEY].stream.links.note(LINK)
     for _ in range(2):
         assert scene.replays(9) is RepairStep.MORE
         assert scene.ends() is RepairStep.ASK
@@ -540,7 +541,7 @@ def test_behind_what_is_dropped_the_next_that_waits_counts() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
     scene.sends(message(0, link=LINK + 1))
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(0) is RepairStep.DONE
     assert scene.sequencer[KEY].waiting == 1
 
@@ -549,13 +550,13 @@ def test_a_replay_passes_over_what_waits_of_the_incarnation_before() -> None:
     scene = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(scene, 0)
     scene.sends(3)
-    scene.sequencer[KEY].note_link(LINK + 1)
+    scene.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert scene.replays(0, 1, 2, 3) is RepairStep.MORE
     assert scene.cursor == Cursor(1, 3), "both had come over the link that was gone"
     later = Scene(anchor=Anchor(NO_CURSOR, 0.0))
     clock_ahead(later, 0)
     assert later.sequencer.process([message(3, link=LINK + 1)], 1.0) == []
-    later.sequencer[KEY].note_link(LINK + 1)
+    later.sequencer[KEY].stream.links.note(LinkNumber(LINK + 1))
     assert later.replays(0, 1, 2, 3) is RepairStep.DONE
     assert later.cursor == Cursor(1, 2)
     assert later.sequencer[KEY].waiting == 1, "it came over the link that is up"

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.anchor import NO_ANCHOR
-from bridge.publisher.repair import Repair, RepairStep
+from bridge.publisher.repair import RepairStep, ReplayRepair
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
@@ -22,7 +23,7 @@ ASKED_BEFORE = 3
 
 
 def batch(number: int, born: float, link: int = 0) -> RawMessage:
-    return RawMessage(KEY, frames_of([born + number, [], 0], number), 0.0, link)
+    return RawMessage(KEY, frames_of([born + number, [], 0], number), 0.0, LinkNumber(link))
 
 
 class World:
@@ -51,7 +52,7 @@ class World:
         self._sequencers.add(ONE, repairs=True)
         self._sequencer = self._sequencers[KEY]
         self._sequencer.place(NO_ANCHOR)
-        self._sequencer.note_link(1)
+        self._sequencer.stream.links.note(LinkNumber(1))
         self._sequencer.hold()
         self.arrive(*(batch(number, OLD, 1) for number in range(heard)))
 
@@ -72,7 +73,7 @@ class World:
     def notice(self) -> None:
         """The bridge looks at its links."""
         self._seen_link = self.link
-        self._sequencer.note_link(self.link)
+        self._sequencer.stream.links.note(LinkNumber(self.link))
 
     def _replies(self, start: int) -> Iterator[RawMessage | None]:
         """Of one request; None for the end marker. A restart ends it without one."""
@@ -91,7 +92,7 @@ class World:
     def ask(self) -> Doubt | None:
         """A repair, to its end; then what waits follows."""
         self._sequencer.hold()
-        repair = Repair(self._sequencer)
+        repair = ReplayRepair(self._sequencer)
         while repair.begin():
             answer = RepairStep.MORE
             for reply in self._replies(repair.start):

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher.causes import JOINED_LATE, MISSED, RESTARTED
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
@@ -352,7 +353,7 @@ def test_no_run_goes_beyond_the_largest_number(packer: ArrayPacker) -> None:
     sequencer.add(ONE, Cursor(1, SEQUENCE_MAX - 3))
     payload = msgspec.msgpack.encode([1.0, [["BlockRemoved", [7]]], 0])
     messages = [
-        RawMessage(ONE.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0, 1)
+        RawMessage(ONE.publisher, [b"", number.to_bytes(8, "big"), payload], 0.0, LinkNumber(1))
         for number in range(SEQUENCE_MAX - 2, SEQUENCE_MAX + 9)
     ]
     first = sequencer.process(messages[:1], 1.0)
@@ -377,10 +378,10 @@ def test_batches_under_one_number_are_counted_over_one_link() -> None:
     built = sequencer()
     counters = built[ONE.publisher].stream.counters
     for time in (1.0, 2.0, 3.0):
-        built.process([message(0, 1, ts=time)._replace(link=1)], 1.0)
+        built.process([message(0, 1, ts=time)._replace(link=LinkNumber(1))], 1.0)
     assert (counters.troubles("").repeats, counters.troubles("").number) == (2, 0)
-    built.process([message(0, 1, ts=4.0)._replace(link=2)], 1.0)
+    built.process([message(0, 1, ts=4.0)._replace(link=LinkNumber(2))], 1.0)
     assert counters.repeats == 0, "a link ends with its engine's process, which begins at 0 again"
-    built.process([message(0, 1, ts=5.0)._replace(link=2)], 1.0)
-    built.process([message(1, 2, ts=6.0)._replace(link=2)], 1.0)
+    built.process([message(0, 1, ts=5.0)._replace(link=LinkNumber(2))], 1.0)
+    built.process([message(1, 2, ts=6.0)._replace(link=LinkNumber(2))], 1.0)
     assert counters.troubles("") == NO_TROUBLES

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.anchor import Anchor
 from bridge.publisher.held_batches import MissingBatches
 from bridge.publisher.stream import BatchStream
@@ -38,14 +39,14 @@ def stream() -> BatchStream:
     """Its last batch is in the log, and something comes over a link that may be another run's."""
     made = new_stream()
     made.place(Anchor(CURSOR, TIME))
-    made.begin_link(7)
+    made.begin_link(LinkNumber(7))
     return made
 
 
 def accept(stream: BatchStream, *batches: DecodedBatch) -> list[SequencedRecord]:
     window = stream.open(1.0)
     for one in batches:
-        stream.accept(one, window, stream.link)
+        stream.accept(one, window, stream.links.last)
     return window.close()
 
 
@@ -59,10 +60,10 @@ def doubted(records: list[SequencedRecord]) -> list[bool]:
 def test_of_a_new_stream_nothing_is_known_but_its_place() -> None:
     stream = new_stream()
     assert stream.anchor == Anchor(CURSOR, 0.0)
-    assert (stream.link, stream.live_link) == (0, 0)
+    assert (stream.links.last, stream.links.live) == (0, 0)
     assert doubted(accept(stream, batch(10))) == [True], "whatever brings it"
-    stream.begin_link(7)
-    assert (stream.link, stream.proven_link) == (7, 0)
+    stream.begin_link(LinkNumber(7))
+    assert (stream.links.last, stream.proven_link) == (7, 0)
 
 
 def test_what_follows_on_over_an_unproven_link_is_doubted_from_the_last_batch_before(
@@ -78,16 +79,16 @@ def test_what_follows_on_over_an_unproven_link_is_doubted_from_the_last_batch_be
 
 def test_once_proven_nothing_over_the_link_is_doubted(stream: BatchStream) -> None:
     accept(stream, batch(10, 91.0))
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     assert stream.proven_link == 7
     assert doubted(accept(stream, batch(11, 92.0))) == [False]
     assert stream.proven == Proof(11, 92.0)
 
 
 def test_another_link_is_to_be_proven_anew(stream: BatchStream) -> None:
-    stream.prove(7)
-    stream.begin_link(8)
-    assert (stream.link, stream.proven_link) == (8, 0)
+    stream.prove(LinkNumber(7))
+    stream.begin_link(LinkNumber(8))
+    assert (stream.links.last, stream.proven_link) == (8, 0)
     assert doubted(accept(stream, batch(10))) == [True]
 
 
@@ -95,40 +96,40 @@ def test_another_link_is_to_be_proven_anew(stream: BatchStream) -> None:
 def test_a_link_that_is_to_the_same_process_is_proven_where_the_one_before_was(
     stream: BatchStream, adopted: int, link: int
 ) -> None:
-    stream.adopt_link(adopted, heard=7)
-    assert (stream.link, stream.proven_link) == (link, 0)
+    stream.links.adopt(LinkNumber(adopted), heard=LinkNumber(7))
+    assert (stream.links.last, stream.proven_link) == (link, 0)
     proven = new_stream()
-    proven.begin_link(7)
-    proven.prove(7)
-    proven.adopt_link(adopted, heard=7)
-    assert (proven.link, proven.proven_link) == (link, link)
+    proven.begin_link(LinkNumber(7))
+    proven.prove(LinkNumber(7))
+    proven.links.adopt(LinkNumber(adopted), heard=LinkNumber(7))
+    assert (proven.links.last, proven.proven_link) == (link, link)
 
 
 def test_what_came_over_a_link_while_its_engine_was_asked_is_of_that_engine(
     stream: BatchStream,
 ) -> None:
     """It was up, but nothing had come over it yet: a flood may begin at any time."""
-    stream.prove(7)
-    stream.begin_link(8)  # its first message, before the answer
-    stream.adopt_link(8, heard=7)
-    assert (stream.link, stream.proven_link) == (8, 8)
+    stream.prove(LinkNumber(7))
+    stream.begin_link(LinkNumber(8))  # its first message, before the answer
+    stream.links.adopt(LinkNumber(8), heard=LinkNumber(7))
+    assert (stream.links.last, stream.proven_link) == (8, 8)
     assert doubted(accept(stream, batch(10))) == [False]
-    stream.begin_link(9)
-    stream.adopt_link(9, heard=7)
+    stream.begin_link(LinkNumber(9))
+    stream.links.adopt(LinkNumber(9), heard=LinkNumber(7))
     assert stream.proven_link == 0, "not what the engine was asked about"
 
 
 def test_the_first_link_of_all_is_proven_as_any_other() -> None:
     stream = new_stream()
     stream.place(Anchor(CURSOR, TIME))
-    stream.begin_link(1)
-    stream.prove(1)
+    stream.begin_link(LinkNumber(1))
+    stream.prove(LinkNumber(1))
     assert accept(stream, batch(9, TIME, 2)) == []
     assert stream.counters.duplicates == 1
 
 
 def test_a_proven_link_does_not_prove_what_was_doubted_before_it(stream: BatchStream) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     stream.place(Anchor(CURSOR, TIME, Proof(5, 50.0)))
     assert stream.proven_link == 0
 
@@ -136,7 +137,7 @@ def test_a_proven_link_does_not_prove_what_was_doubted_before_it(stream: BatchSt
 def test_where_the_log_turns_out_to_stand_elsewhere_the_link_is_to_be_proven_anew(
     stream: BatchStream,
 ) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     stream.place(Anchor(CURSOR, TIME))
     assert stream.proven_link == 7, "it stands where it stood"
     stream.place(Anchor(Cursor(4, 12), TIME))
@@ -151,7 +152,7 @@ def test_a_restart_proves_the_link(stream: BatchStream) -> None:
 
 def test_the_first_batch_of_all_proves_the_link() -> None:
     stream = new_stream(NO_CURSOR)
-    stream.begin_link(7)
+    stream.begin_link(LinkNumber(7))
     assert doubted(accept(stream, batch(0))) == [False]
     assert stream.proven_link == 7
 
@@ -162,7 +163,7 @@ def test_a_clear_proves_the_link_since_nothing_is_left_of_before(stream: BatchSt
 
 
 def test_a_clear_ends_a_loss(stream: BatchStream) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     accept(stream, batch(12))
     assert stream.degraded
     accept(stream, batch(13, clears=True))
@@ -170,7 +171,7 @@ def test_a_clear_ends_a_loss(stream: BatchStream) -> None:
 
 
 def test_an_event_that_is_passed_over_is_counted_and_no_loss(stream: BatchStream) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     passed = PassedOverError(DropReason.OTHER_STREAM, "none")
     assert events(stream, batch(10)._replace(dropped=[passed])).incomplete is msgspec.UNSET
     assert not stream.degraded
@@ -185,7 +186,7 @@ def test_an_event_that_is_passed_over_is_counted_and_no_loss(stream: BatchStream
 def test_a_batch_of_which_an_event_could_not_be_used_is_a_loss_that_needs_no_gap(
     stream: BatchStream, clears: bool
 ) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     bad = batch(10, clears=clears)._replace(
         dropped=[EventError(DropReason.MALFORMED_EVENT, "none")]
     )
@@ -202,7 +203,7 @@ def test_a_batch_of_which_an_event_could_not_be_used_is_a_loss_that_needs_no_gap
 def test_over_a_proven_link_an_older_batch_is_a_duplicate_never_a_restart(
     stream: BatchStream,
 ) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     assert accept(stream, batch(9, TIME), batch(3, 30.0)) == []
     assert (stream.counters.duplicates, stream.counters.restarts) == (2, 0)
     assert stream.anchor == Anchor(CURSOR, TIME)
@@ -211,7 +212,7 @@ def test_over_a_proven_link_an_older_batch_is_a_duplicate_never_a_restart(
 def test_also_over_a_proven_link_a_later_batch_with_a_number_from_before_is_a_restart(
     stream: BatchStream,
 ) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     accept(stream, batch(3, TIME + 1, 2))
     assert (stream.counters.duplicates, stream.counters.restarts) == (0, 1)
 
@@ -220,7 +221,7 @@ def test_also_over_a_proven_link_a_later_batch_with_a_number_from_before_is_a_re
 def test_also_over_a_proven_link_other_bytes_under_a_number_are_a_restart(
     stream: BatchStream, time: float
 ) -> None:
-    stream.prove(7)
+    stream.prove(LinkNumber(7))
     accept(stream, batch(10), batch(11))
     accept(stream, batch(10, time, 2))
     assert (stream.counters.duplicates, stream.counters.restarts) == (0, 1)
@@ -232,20 +233,20 @@ def test_over_an_unproven_link_an_older_batch_is_a_restart(stream: BatchStream) 
 
 
 def test_what_has_no_time_is_not_known_to_be_older(stream: BatchStream) -> None:
-    assert stream.is_older(batch(9, TIME), 1)
-    assert not stream.is_older(batch(9, None), 1)
-    assert not stream.is_older(batch(9, TIME + 1), 1)
-    assert not stream.is_older(batch(10, TIME), 1)
+    assert stream.is_older(batch(9, TIME), LinkNumber(1))
+    assert not stream.is_older(batch(9, None), LinkNumber(1))
+    assert not stream.is_older(batch(9, TIME + 1), LinkNumber(1))
+    assert not stream.is_older(batch(10, TIME), LinkNumber(1))
 
 
 def test_over_a_proven_link_also_what_has_no_time_is_older(stream: BatchStream) -> None:
     """A takeover would begin an incarnation for one message that cannot be read."""
-    stream.prove(7)
-    assert stream.is_older(batch(9, None), 7)
-    assert not stream.is_older(batch(10, None), 7), "it is the next one"
-    assert not stream.is_older(batch(9, None), 0), "over which link it came is not known"
-    stream.prove(0)
-    assert not stream.is_older(batch(9, None), 0)
+    stream.prove(LinkNumber(7))
+    assert stream.is_older(batch(9, None), LinkNumber(7))
+    assert not stream.is_older(batch(10, None), LinkNumber(7)), "it is the next one"
+    assert not stream.is_older(batch(9, None), NO_LINK), "over which link it came is not known"
+    stream.prove(NO_LINK)
+    assert not stream.is_older(batch(9, None), NO_LINK)
 
 
 # Anchors, read from the log
@@ -334,8 +335,8 @@ def test_another_batch_than_the_one_that_was_begun_is_of_another_incarnation(
 def test_of_what_comes_before_or_after_a_batch_that_was_begun_nothing_follows() -> None:
     stream = new_stream()
     stream.place(Anchor(CURSOR, TIME, begun=91.0))
-    stream.begin_link(7)
-    stream.prove(7)
+    stream.begin_link(LinkNumber(7))
+    stream.prove(LinkNumber(7))
     assert accept(stream, batch(3, 5.0)) == [], "it came over the link before"
     assert stream.anchor.begun == 91.0
     gap, late = accept(stream, batch(12, 95.0))

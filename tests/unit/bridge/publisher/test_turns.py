@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire.drop_reasons import DropReason
 from schemas.positions import Cursor
@@ -12,7 +13,7 @@ from tests.unit.bridge.publisher.sequencers import Sequencers
 
 ONE, OTHER = (registration(instance_id=name) for name in ("w-1", "w-2"))
 KEY = ONE.publisher
-LINK = 5
+LINK = LinkNumber(5)
 
 
 class Outcome(NamedTuple):
@@ -27,7 +28,7 @@ class Outcome(NamedTuple):
 
 def message(sequence: int, *, link: int = LINK, of: object = None) -> RawMessage:
     frames = frames_of([100.0 + sequence, [["BlockRemoved", [sequence]]], 0], sequence)
-    return RawMessage((of or ONE).publisher, frames, 0.0, link)  # type: ignore[attr-defined]
+    return RawMessage((of or ONE).publisher, frames, 0.0, LinkNumber(link))  # type: ignore[attr-defined]
 
 
 BROKEN = RawMessage(KEY, [b"", b"short", b""], 0.0, LINK)
@@ -54,7 +55,7 @@ def test_a_message_comes_to_one_thing(name: str, with_others: bool) -> None:
     sequencers = Sequencers()
     sequencers.add(ONE, Cursor(1, 9), repairs=True)
     sequencer = sequencers[KEY]
-    sequencer.stream.link, sequencer.stream.first_link = LINK, LINK
+    sequencer.stream.links.last, sequencer.stream.links.first = LINK, LINK
     sequencer.stream.prove(LINK)
     if is_held:
         sequencer.hold()

@@ -8,9 +8,10 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.publisher import waits
 from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, EngineQuestion, Publisher
-from bridge.publisher.waits import AFTER, Change, Wait, Waits
+from bridge.publisher.waits import AFTER, Wait, WaitChange, Waits
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -177,10 +178,10 @@ def test_each_event_leads_from_each_wait_to_one_wait_or_is_refused(
 
 def test_the_events_make_every_change_that_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no arrow of the table is dead."""
-    made: set[tuple[Change, Wait, Wait]] = set()
+    made: set[tuple[WaitChange, Wait, Wait]] = set()
     change = Waits.change
 
-    def noting(self: Waits, by: Change) -> None:
+    def noting(self: Waits, by: WaitChange) -> None:
         before = self.batches
         change(self, by)
         made.add((by, before, self.batches))
@@ -245,7 +246,7 @@ def test_every_wait_is_told_of_in_the_module() -> None:
 
 # Why it is not confirmed: each case beside those that are stronger
 
-SEEN = NOTHING_SEEN._replace(connected=True, links=1, received_until=100.0)
+SEEN = NOTHING_SEEN._replace(connected=True, link=LinkNumber(1), received_until=100.0)
 CASES: list[tuple[Doubt, dict[str, object]]] = [
     (Doubt.CATCHING_UP, {"is_held": True}),
     (Doubt.NO_ENDPOINT, {"connected": False, "has_no_endpoint": True}),
@@ -266,7 +267,7 @@ def doubt_of(*shown: dict[str, object]) -> Doubt | None:
     publisher.place()
     publisher.look(now - LINK_SETTLE_S, 1.0, SEEN._replace(received_until=now - LINK_SETTLE_S))
     publisher.look(now, 1.0, SEEN)
-    publisher.answered(now, publisher.begin_asking(now, heard=1), None)
+    publisher.answered(now, publisher.begin_asking(now, heard=LinkNumber(1)), None)
     assert publisher.doubted.doubt is not Doubt.LINK_DOWN
     facts: dict[str, Any] = {}
     for one in shown:
@@ -313,7 +314,7 @@ def test_what_is_asked_of_an_engine(has_replay: bool, has_http: bool) -> None:
         publisher.place()
         if is_under_way:
             repair(publisher)
-        publisher._asked_link = int(is_asked)
+        publisher._asked_link = LinkNumber(int(is_asked))
         publisher._ask_at = now - 1.0 if is_due else now + 1.0
         seen = SEEN._replace(connected=connected, is_silent=is_silent, is_waiting=is_waiting)
         publisher.look(now - LINK_SETTLE_S, 1.0, seen)

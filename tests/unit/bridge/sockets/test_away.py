@@ -9,7 +9,7 @@ import zmq
 from bridge.bounds import LINK_WATCH_S
 from bridge.sockets import connection as connection_module
 from bridge.sockets.bounds import LINK_PROBE_AWAY_S, LINK_PROBE_S, LINK_REPLACE_S
-from bridge.sockets.connection import LINK_AWAY_S, Connection
+from bridge.sockets.connection import LINK_AWAY_S, PublisherConnection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.link_life import LINK_LOOK_S
 from bridge.sockets.probing import Address, LinkProbes, address_of
@@ -18,7 +18,7 @@ from tests.unit.bridge.messages import registration
 from tests.unit.bridge.sockets.test_subscriber import Engine, free_endpoint, take, wait_until
 
 
-class FakeProbing(LinkProbes[Connection]):
+class FakeProbing(LinkProbes[PublisherConnection]):
     """Says what it is told to, and remembers when it was asked."""
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -28,7 +28,7 @@ class FakeProbing(LinkProbes[Connection]):
         self.asked: list[float] = []
         self.addresses: list[Address] = []
 
-    def begin(self, owner: Connection, address: Address) -> bool | None:
+    def begin(self, owner: PublisherConnection, address: Address) -> bool | None:
         self.asked.append(self._now())
         self.addresses.append(address)
         return self.answers
@@ -44,7 +44,7 @@ class Scene:
         self.probing = FakeProbing(time.monotonic)
         patch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
         began = time.monotonic()
-        self.connection = Connection(
+        self.connection = PublisherConnection(
             context, registration(endpoint=self.endpoint), probing=self.probing
         )
 
@@ -169,7 +169,7 @@ def test_until_it_is_known_over_which_link_messages_come_it_is_looked_at_often()
     """Of a link whose messages may be of the one before, the first batch proves nothing."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     engine = Engine()
-    connection = Connection(context, registration(endpoint=engine.endpoint))
+    connection = PublisherConnection(context, registration(endpoint=engine.endpoint))
 
     def connected() -> bool:
         connection.watch()

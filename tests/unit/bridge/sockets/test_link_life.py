@@ -6,7 +6,7 @@ import pytest
 
 from bridge.bounds import LINK_SILENT_S
 from bridge.sockets.link_life import LinkLife
-from bridge.sockets.received_bytes import Progress
+from bridge.sockets.received_bytes import LinkProgress
 from schemas.limits import LINK_HEARTBEAT_MS
 
 ASKS_S = LINK_HEARTBEAT_MS / 1000
@@ -40,7 +40,7 @@ class Link:
         def ago_s(of: float) -> float:
             return round((at - of) / TICK_S) * TICK_S
 
-        seen = Progress(self._total_bytes, ago_s(self._sent_at), ago_s(self._received_at))
+        seen = LinkProgress(self._total_bytes, ago_s(self._sent_at), ago_s(self._received_at))
         self.life.look(at, at if until is None else until, seen, self.waiting_bytes)
         return self.life
 

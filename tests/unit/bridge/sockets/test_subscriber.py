@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
+from bridge.link_numbers import LinkNumber
 from bridge.sockets import connection as connection_module
 from bridge.sockets import link_bytes as link_bytes_module
 from bridge.sockets import link_life as link_life_module
@@ -22,7 +23,7 @@ from bridge.sockets import link_options as options_module
 from bridge.sockets import lookup as lookup_module
 from bridge.sockets import reader as reader_module
 from bridge.sockets import subscriber as subscriber_module
-from bridge.sockets.connection import Connection
+from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from bridge.sockets.reader import PlainReader, open_reader
@@ -158,19 +159,19 @@ def test_a_message_costs_nothing_of_the_publishers_that_are_silent(
     follow(subscriber, engine)
     wait_until(lambda: all(map(subscriber.connected, subscriber._connections)))
     asked, watched = Counter[PublisherKey](), Counter[PublisherKey]()
-    receive, watch = Connection.receive, Connection.watch
+    receive, watch = PublisherConnection.receive, PublisherConnection.watch
     monkeypatch.setattr(subscriber_module, "LINK_WATCH_S", 3600.0)
 
-    def looked_at(connection: Connection) -> None:
+    def looked_at(connection: PublisherConnection) -> None:
         watched[connection.publisher] += 1
         watch(connection)
 
-    def counted(connection: Connection) -> list[RawMessage]:
+    def counted(connection: PublisherConnection) -> list[RawMessage]:
         asked[connection.publisher] += 1
         return receive(connection)
 
-    monkeypatch.setattr(Connection, "receive", counted)
-    monkeypatch.setattr(Connection, "watch", looked_at)
+    monkeypatch.setattr(PublisherConnection, "receive", counted)
+    monkeypatch.setattr(PublisherConnection, "watch", looked_at)
     for _ in range(50):
         engine.send(b"a")
         take(inbox, 1)
@@ -595,7 +596,7 @@ def context() -> Iterator["zmq.Context[zmq.Socket[bytes]]"]:
     built.destroy(linger=0)
 
 
-def receive(connection: Connection) -> list[bytes]:
+def receive(connection: PublisherConnection) -> list[bytes]:
     messages: list[RawMessage] = []
 
     def received() -> bool:
@@ -611,18 +612,18 @@ def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
 ) -> None:
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
     endpoint = free_endpoint()
-    connection = Connection(context, registration(endpoint=endpoint))
-    wait = Connection._wait
+    connection = PublisherConnection(context, registration(endpoint=endpoint))
+    wait = PublisherConnection._wait
     late: list[Engine] = []
 
-    def come_up_and_wait(connection: Connection, now: float) -> None:
+    def come_up_and_wait(connection: PublisherConnection, now: float) -> None:
         if not late:  # the events have been read, the link has not been replaced yet
             late.append(Engine(endpoint))
             late[0].await_subscriber()
             late[0].send(b"kept")
         wait(connection, time.monotonic())
 
-    monkeypatch.setattr(Connection, "_wait", come_up_and_wait)
+    monkeypatch.setattr(PublisherConnection, "_wait", come_up_and_wait)
     connection.watch()
     assert receive(connection) == [b"kept"]
     connection.watch()
@@ -634,7 +635,9 @@ def test_a_link_that_comes_up_while_it_is_looked_at_keeps_what_it_brings(
 def test_what_comes_before_the_first_look_is_of_the_first_link(
     context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine
 ) -> None:
-    connection = Connection(context, registration(endpoint=engine.endpoint), links=4)
+    connection = PublisherConnection(
+        context, registration(endpoint=engine.endpoint), links=LinkNumber(4)
+    )
     engine.await_subscriber()
     engine.send(b"early")
     assert connection.socket.poll(round(PATIENCE_S * 1000))
@@ -647,14 +650,14 @@ def test_a_lost_link_is_replaced_only_once_all_that_it_brought_is_received(
     context: "zmq.Context[zmq.Socket[bytes]]", engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.0)
-    connection = Connection(context, registration(endpoint=engine.endpoint))
+    connection = PublisherConnection(context, registration(endpoint=engine.endpoint))
     engine.await_subscriber()
     engine.send(b"kept")
     assert connection.socket.poll(round(PATIENCE_S * 1000))
     connection.watch()
     engine.close()
     replaced: list[bool] = []
-    monkeypatch.setattr(Connection, "_connect", lambda _: replaced.append(True))
+    monkeypatch.setattr(PublisherConnection, "_connect", lambda _: replaced.append(True))
 
     def lost() -> bool:
         connection.watch()
@@ -764,13 +767,13 @@ def test_an_error_nobody_thought_of_is_logged_and_counted_and_the_loop_goes_on(
     subscriber = Subscriber(inbox)
     subscriber.start()
     follow(subscriber, engine)
-    receive = Connection.receive
+    receive = PublisherConnection.receive
 
-    def fail_once(connection: Connection) -> list[RawMessage]:
-        monkeypatch.setattr(Connection, "receive", receive)
+    def fail_once(connection: PublisherConnection) -> list[RawMessage]:
+        monkeypatch.setattr(PublisherConnection, "receive", receive)
         raise LookupError("never seen")
 
-    monkeypatch.setattr(Connection, "receive", fail_once)
+    monkeypatch.setattr(PublisherConnection, "receive", fail_once)
     engine.send(b"kept")
     assert take(inbox, 1)[0].frames == [b"kept"]
     assert subscriber.unexpected_errors == 1
@@ -786,21 +789,21 @@ def test_the_thread_outlives_an_error_while_it_handles_an_error(
     subscriber = Subscriber(inbox)
     subscriber.start()
     follow(subscriber, engine)
-    receive = Connection.receive
+    receive = PublisherConnection.receive
     left = 3
 
-    def fail(connection: Connection) -> list[RawMessage]:
+    def fail(connection: PublisherConnection) -> list[RawMessage]:
         nonlocal left
         left -= 1
         if not left:
-            monkeypatch.setattr(Connection, "receive", receive)
+            monkeypatch.setattr(PublisherConnection, "receive", receive)
         raise error
 
     def fail_too() -> None:
         raise OSError(22, "Invalid argument")  # as time.sleep where the clock is set
 
     monkeypatch.setattr(Subscriber, "_pause", staticmethod(fail_too))
-    monkeypatch.setattr(Connection, "receive", fail)
+    monkeypatch.setattr(PublisherConnection, "receive", fail)
     engine.send(b"kept")
     assert take(inbox, 1)[0].frames == [b"kept"]
     assert subscriber.unexpected_errors == 3

@@ -8,7 +8,8 @@ import zmq
 
 from lab.engines.control import EngineServer, RequestError
 from lab.engines.publisher import END_SEQUENCE
-from lab.engines.wire import AllBlocksCleared, BlockStored, EngineEvent, EventBatch
+from lab.engines.wire import AllBlocksCleared, BlockStored, EngineEvent
+from tests.unit.lab.event_batch import EventBatch
 
 RankKey = tuple[str, int]
 

@@ -32,11 +32,11 @@ from lab.engines.process import (
     stop_engines,
 )
 from lab.engines.publisher import PublisherOptions
-from lab.engines.wire import EventBatch
 from lab.traffic.http_json import JsonConnection
 from routing.costs import Costs
 from tests.processes import until
 from tests.unit.lab.demo.stub_service import NaiveFollower
+from tests.unit.lab.event_batch import EventBatch
 
 WAIT_MS = 10_000
 SIZES = CacheSizes(block_size=2, gpu_blocks=4, cpu_blocks=8)

@@ -6,8 +6,9 @@ import pytest
 import zmq
 
 from lab.engines.publisher import END_SEQUENCE, Publisher, PublisherOptions, offset_port
-from lab.engines.wire import AllBlocksCleared, BlockStored, EventBatch
+from lab.engines.wire import AllBlocksCleared, BlockStored
 from tests.processes import until
+from tests.unit.lab.event_batch import EventBatch
 
 WAIT_MS = 10_000
 MESSAGES_MAX = 1000

@@ -9,10 +9,10 @@ from lab.engines.wire import (
     BlockRemoved,
     BlockStored,
     EngineEvent,
-    EventBatch,
     EventEncoder,
     parse_release,
 )
+from tests.unit.lab.event_batch import EventBatch
 
 VECTORS = Path(__file__).parents[3] / "vectors"
 RELEASES = {

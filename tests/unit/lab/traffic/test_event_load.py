@@ -2,9 +2,10 @@ import msgspec
 import pytest
 import zmq
 
-from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored, EventBatch
+from lab.engines.wire import AllBlocksCleared, BlockRemoved, BlockStored
 from lab.traffic.event_load import LoadPlan, LoadPublisher, encode_load
 from tests.unit.lab.demo.stub_service import NaiveFollower
+from tests.unit.lab.event_batch import EventBatch
 
 WAIT_MS = 10_000
 PLAN = LoadPlan(blocks=1000, blocks_per_event=64, chain_events=4, events_per_batch=3, dp_rank=2)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reprise.application import create_app
-from schemas.registration import Registration
+from schemas.registration import Registration, Unregistration
 from tests.fakes import AsgiClient, FakeTable, registration
 
 POSTS = ["/query", "/query_by_hash", "/register", "/unregister"]
@@ -57,7 +57,7 @@ def test_a_request_that_the_end_of_the_service_cuts_off_is_told_so(
     head = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope = {"type": "http", "method": "POST", "path": "/unregister", "headers": head}
 
-    async def forever(**target: object) -> list[Registration]:
+    async def forever(target: Unregistration) -> list[Registration]:
         await asyncio.Event().wait()
         return []
 

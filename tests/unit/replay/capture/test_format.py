@@ -32,10 +32,10 @@ from replay.capture.format import (
     VERSION,
     Block,
     CaptureEntry,
+    CaptureKind,
     CaptureSelection,
     EntryFlag,
     Header,
-    Kind,
     PartitionSource,
     checksum,
     decode_frames,
@@ -49,7 +49,7 @@ from schemas import limits
 from schemas.errors import DiskError
 
 HEADER = Header(
-    kind=Kind.RECORDS,
+    kind=CaptureKind.RECORDS,
     created_at=1_700_000_000.5,
     created_by="0.1.0",
     source="the log in data",

@@ -11,10 +11,10 @@ import zmq
 from replay.as_records import CaptureRecords
 from replay.capture.errors import CaptureError
 from replay.capture.format import (
+    CapturedPublisher,
     CaptureEntry,
+    CaptureKind,
     EntryFlag,
-    Kind,
-    PublisherSource,
     Summary,
     decode_frames,
 )
@@ -49,9 +49,9 @@ def make_engine() -> Iterator[Callable[..., Engine]]:
         engine.publisher.close()
 
 
-def source_of(engine: Engine, *, named: bool = True) -> PublisherSource:
+def source_of(engine: Engine, *, named: bool = True) -> CapturedPublisher:
     one = engine.registration
-    return PublisherSource(
+    return CapturedPublisher(
         endpoint=one.endpoint,
         replay_endpoint=one.replay_endpoint,
         registration=one if named else None,
@@ -102,7 +102,7 @@ class Recording:
 def entries_of(path: Path, lane: int = 0) -> list[CaptureEntry]:
     with Capture(path) as capture:
         assert capture.notes == []
-        assert capture.header.kind is Kind.FRAMES
+        assert capture.header.kind is CaptureKind.FRAMES
         return list(capture.read(lanes=[lane]))
 
 
@@ -197,7 +197,7 @@ def test_messages_of_four_frames_are_captured_as_they_came(tmp_path: Path) -> No
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     sender = context.socket(zmq.XPUB)
     sender.bind("tcp://127.0.0.1:0")
-    source = PublisherSource(endpoint=sender.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
+    source = CapturedPublisher(endpoint=sender.get_string(zmq.LAST_ENDPOINT).rstrip("\0"))
     messages = [
         [b"kv-events", bytes(8), number.to_bytes(8, "big"), b"payload"] for number in range(3)
     ]
@@ -258,14 +258,14 @@ def test_a_limit_ends_it(tmp_path: Path, make_engine: Callable[..., Engine]) -> 
 
 
 def test_time_ends_it_where_no_engine_is(tmp_path: Path) -> None:
-    nobody = PublisherSource(endpoint="tcp://127.0.0.1:1", replay_endpoint="tcp://127.0.0.1:1")
+    nobody = CapturedPublisher(endpoint="tcp://127.0.0.1:1", replay_endpoint="tcp://127.0.0.1:1")
     summary = capture_frames([nobody], tmp_path / "x", created_by="test", seconds=0.3)
     assert (summary.entries, summary.ended) == (0, "complete")
 
 
 def test_an_address_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EndpointError, match="Expected an address such as"):
-        capture_frames([PublisherSource(endpoint="x")], tmp_path / "x", created_by="test")
+        capture_frames([CapturedPublisher(endpoint="x")], tmp_path / "x", created_by="test")
 
 
 def test_what_an_engine_is_may_be_said_later(

@@ -26,10 +26,10 @@ def test_every_key_of_a_role_is_shown_and_nothing_is_needed_for_that(role: str) 
 
 def test_each_value_says_where_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
-    file.write_text("seed = 7\n[memory]\nperiod_s = 5\n[streams]\nflush_ms = 3\n")
+    file.write_text("seed = 7\n[load]\nscrape_s = 5\n[streams]\nflush_ms = 3\n")
     given = ("up", "--settings", str(file), "--port", "5", "--set", "log.retention_gib=2")
     found = shown(*given, REPRISE_POLICY="round-robin")
-    assert found["memory.period_s"] == ("5.0", f"file, {file}")
+    assert found["load.scrape_s"] == ("5.0", f"file, {file}")
     assert found["seed"] == ("7", f"file, {file}")
     assert found["port"] == ("5", "flag")
     assert found["log.retention_gib"] == ("2", "flag")

@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from replay.capture.format import CaptureEntry, Header, Kind, PublisherSource, encode_frames
+from replay.capture.format import (
+    CapturedPublisher,
+    CaptureEntry,
+    CaptureKind,
+    Header,
+    encode_frames,
+)
 from replay.capture.reader import Capture
 from replay.capture.writer import CaptureWriter
 from replay.traces.reader import read_trace
@@ -74,11 +80,11 @@ def test_frames_are_exported_as_the_records_that_they_become(
 ) -> None:
     frames, as_records, as_frames = (tmp_path / name for name in ("f.capture", "r", "f"))
     header = Header(
-        kind=Kind.FRAMES,
+        kind=CaptureKind.FRAMES,
         created_at=1.0,
         created_by="test",
         source="test",
-        publishers=(PublisherSource(endpoint="tcp://127.0.0.1:5557"),),
+        publishers=(CapturedPublisher(endpoint="tcp://127.0.0.1:5557"),),
     )
     with Capture(conversations) as capture, CaptureWriter(frames, header) as writer:
         for number, message in enumerate(Outgoing(capture)):

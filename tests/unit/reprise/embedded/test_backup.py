@@ -17,7 +17,7 @@ from reprise.embedded.backup_manifest import Manifest, facts_of, read_manifest
 from reprise.embedded.restoration import restore
 from schemas.errors import BackupError, DamagedError, DiskFullError
 from schemas.progress import Progress
-from streams.log.losses import Loss, LossNote
+from streams.log.losses import LogLoss, LossNote
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -112,7 +112,7 @@ def test_a_backup_of_what_is_being_written_is_restored_to_the_same(
 def test_plain_files_are_copied_and_what_was_set_aside_is_not(
     tmp_path: Path, written: Written
 ) -> None:
-    LossNote(written.data).add(Loss(what="a disk", at=1.0, registrations=True))
+    LossNote(written.data).add(LogLoss(what="a disk", at=1.0, registrations=True))
     shutil.copytree(written.data / "log", written.data / "log.damaged-1")
     routing = written.data / "routing"
     routing.mkdir()

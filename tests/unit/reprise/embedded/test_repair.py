@@ -9,10 +9,10 @@ import pytest
 
 from logs.embedded import EmbeddedLog, repaired_path
 from logs.interface import LogEntry
-from reprise.embedded.repair import Finding, Repair
+from reprise.embedded.repair import DirectoryRepair, RepairFinding
 from schemas.errors import DamagedError, StorageError
 from schemas.identities import Offset, PublisherKey
-from streams.log.losses import Loss, LossNote
+from streams.log.losses import LogLoss, LossNote
 from streams.table.driver import RecoveryResult, recover
 from streams.table.fold import Fold
 from streams.table.recovery import RecoveryAction
@@ -69,12 +69,12 @@ def started(data: Path, make_fold: MakeFold) -> tuple[Fold, RecoveryResult]:
 
 
 def repaired(data: Path) -> list[str]:
-    found = Repair(data)
+    found = DirectoryRepair(data)
     return list(found.carry_out(found.examine()))
 
 
 def remedies(data: Path) -> list[str]:
-    return [finding.part for finding in Repair(data).examine() if finding.remedy]
+    return [finding.part for finding in DirectoryRepair(data).examine() if finding.remedy]
 
 
 def files(data: Path) -> dict[str, bytes]:
@@ -87,9 +87,9 @@ def files(data: Path) -> dict[str, bytes]:
 
 def test_nothing_is_found_where_nothing_is_damaged(data: Path, any_fold: MakeFold) -> None:
     before = files(data)
-    assert Repair(data).examine() == [
-        Finding("log", f"whole, with records 0 to {BATCHES}"),
-        Finding("table", f"whole, covers records up to {BATCHES}"),
+    assert DirectoryRepair(data).examine() == [
+        RepairFinding("log", f"whole, with records 0 to {BATCHES}"),
+        RepairFinding("table", f"whole, covers records up to {BATCHES}"),
     ]
     assert repaired(data) == []
     assert files(data) == before
@@ -98,7 +98,7 @@ def test_nothing_is_found_where_nothing_is_damaged(data: Path, any_fold: MakeFol
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Expected a data directory of `reprise up`"):
-        Repair(tmp_path)
+        DirectoryRepair(tmp_path)
 
 
 def test_a_look_changes_nothing(data: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
 ) -> None:
     truth, _ = started(data, any_fold)
     blamed = damage(data, pattern, at=0.2)
-    (finding, _) = Repair(data).examine()
+    (finding, _) = DirectoryRepair(data).examine()
     assert blamed.name in finding.text
     assert "log.damaged-1" in finding.remedy
     said = repaired(data)
@@ -142,9 +142,9 @@ def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
     assert loss is not None
     assert loss.registrations
     assert Suspects(loss, fold).are_in(SCOPE)
-    assert "--all-registered" in Repair(data).doubt
-    Repair(data).end_doubt()
-    assert Repair(data).doubt == ""
+    assert "--all-registered" in DirectoryRepair(data).doubt
+    DirectoryRepair(data).end_doubt()
+    assert DirectoryRepair(data).doubt == ""
     left = LossNote(data).read()
     assert left is not None
     assert Suspects(left, fold).are_in(SCOPE) is bool(fold.registrations)
@@ -160,7 +160,7 @@ def test_a_log_with_a_hole_is_not_folded_past_it_and_counts_from_behind_it(
     shutil.rmtree(data / "table")
     with pytest.raises(DamagedError, match=r"records 20 to 21 are missing.*`reprise repair"):
         started(data, any_fold)
-    assert "records 20 to 21 are missing" in Repair(data).examine()[0].text
+    assert "records 20 to 21 are missing" in DirectoryRepair(data).examine()[0].text
     repaired(data)
     fold, _ = started(data, any_fold)
     assert fold.counters["log_holes"] == 1
@@ -195,9 +195,9 @@ def test_a_damaged_table_is_moved_aside_never_over_another(data: Path, any_fold:
 def test_a_note_outlives_its_reader_and_keeps_its_doubt(tmp_path: Path) -> None:
     note = LossNote(tmp_path)
     assert note.read() is None
-    note.add(Loss(what="one", at=1.0, registrations=True))
-    note.add(Loss(what="two", at=2.0))
-    assert LossNote(tmp_path).read() == Loss(what="two", at=2.0, registrations=True)
+    note.add(LogLoss(what="one", at=1.0, registrations=True))
+    note.add(LogLoss(what="two", at=2.0))
+    assert LossNote(tmp_path).read() == LogLoss(what="two", at=2.0, registrations=True)
     note.path.write_bytes(b"{")
     unreadable = note.read()
     assert unreadable is not None
@@ -211,7 +211,7 @@ def test_a_publisher_is_suspect_until_its_next_record(any_fold: MakeFold) -> Non
     fold = any_fold()
     fold.apply(Offset(0), registered_record(registration()))
     fold.apply(Offset(1), events_record(0, 0, [stored(0, [1], range(4))]))
-    suspects = Suspects(Loss(what="", at=0.0), fold)
+    suspects = Suspects(LogLoss(what="", at=0.0), fold)
     assert suspects.are_in(SCOPE)
     assert not suspects.are_in(SCOPE._replace(tenant_id="other"))
     suspects.prune()

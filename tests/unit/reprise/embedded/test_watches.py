@@ -11,7 +11,7 @@ from reprise.embedded.loss_watch import LossWatch
 from schemas.conditions import Conditions, Level, Part
 from schemas.identities import Offset
 from streams.kernel import open_kernel
-from streams.log.losses import Loss, LossNote
+from streams.log.losses import LogLoss, LossNote
 from streams.table.fold import Fold
 from tests.building import SCOPE, events_record, registered_record, registration, stored
 
@@ -88,7 +88,7 @@ def test_without_a_loss_nothing_is_said(tmp_path: Path, conditions: Conditions, 
 def test_while_registrations_may_be_lost_no_scope_is_trusted(
     tmp_path: Path, conditions: Conditions, fold: Fold
 ) -> None:
-    LossNote(tmp_path).add(Loss(what="a repair", at=1.0, registrations=True))
+    LossNote(tmp_path).add(LogLoss(what="a repair", at=1.0, registrations=True))
     watch = LossWatch(tmp_path, conditions)
     watch.begin(fold)
     fold.apply(Offset(2), events_record(1, 1, [stored(1, [2], range(4))]))

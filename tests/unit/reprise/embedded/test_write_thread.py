@@ -64,7 +64,7 @@ def opened(directory: Path) -> WritePath:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WritePath]:
-    monkeypatch.setattr("bridge.delivery.log_sink.LOG_RETRY_S", 0.01)
+    monkeypatch.setattr("logs.waiting_appends.LOG_RETRY_S", 0.01)
     running = opened(tmp_path)
     running.thread.start()
     until(lambda: running.conditions.ready, what="recovery")

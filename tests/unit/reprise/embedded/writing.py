@@ -7,7 +7,7 @@ from bridge.engine_http.load_watch import OnSamples, ignore_samples
 from logs.embedded import EmbeddedLog
 from reprise.embedded.data import EmbeddedData
 from reprise.embedded.fold_thread import FoldThread
-from reprise.embedded.intake import Intake
+from reprise.embedded.intake import EmbeddedIntake
 from reprise.embedded.loss_watch import LossWatch
 from reprise.embedded.write_thread import WriteThread
 from reprise.settings import Settings
@@ -22,7 +22,7 @@ class WritePath(NamedTuple):
 
     log: EmbeddedLog
     folding: FoldThread
-    intake: Intake
+    intake: EmbeddedIntake
     thread: WriteThread
     conditions: Conditions
 
@@ -37,7 +37,7 @@ def write_path(
     """Not started."""
     conditions = Conditions(time.time)
     folding = FoldThread(table, flush_s=settings.table_flush_s, conditions=conditions)
-    intake = Intake(settings, log, folding, conditions, PythonArrayPacker())
+    intake = EmbeddedIntake(settings, log, folding, conditions, PythonArrayPacker())
     losses = LossWatch(settings.data, conditions)
     thread = WriteThread(
         settings, EmbeddedData(log, table), folding, intake, losses, on_load=on_load

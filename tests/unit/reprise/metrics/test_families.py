@@ -39,7 +39,7 @@ from reprise.roles.serve import ReplicaService, ServeSettings
 from reprise.settings import Settings
 from routing.worker.worker import RoutingWorker
 from schemas.conditions import Conditions, Level, Part
-from streams.worker.worker import StreamsSettings, Worker
+from streams.worker.worker import FoldWorker, StreamsSettings
 from tests.fakes import FakeTable
 
 ROOT = Path(__file__).parents[4]
@@ -109,7 +109,7 @@ async def _bridge(data: Path) -> dict[str, Metric]:
 
 async def _worker(data: Path) -> dict[str, Metric]:
     settings = StreamsSettings(kafka=KAFKA, data=data, seed=1337)
-    worker = Worker(settings)
+    worker = FoldWorker(settings)
     return _named(worker_metrics(worker, RoutingWorker(settings, worker.conditions)))
 
 

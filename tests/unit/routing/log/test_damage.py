@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from logs.embedded import EmbeddedLog, ReadOnlyLog
-from reprise.cli.audit import audit
+from reprise.cli.main import main
 from reprise.cli.repair import repair
 from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions
@@ -107,7 +107,7 @@ def test_a_damaged_checkpoint_is_said_and_the_log_is_folded_from_its_beginning(d
 
 def test_what_cannot_be_read_of_it_is_counted_by_a_proof_and_named(data: Path) -> None:
     damage(data)
-    result = CliRunner().invoke(audit, ["verify", "--data", str(data)])
+    result = CliRunner().invoke(main, ["audit", "verify", "--data", str(data)])
     assert result.exit_code == 1
     assert " records of the routing log cannot be read: from record " in result.output
     assert f"`reprise repair --data {data}`" in result.output

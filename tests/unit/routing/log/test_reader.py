@@ -10,6 +10,7 @@ import pytest
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Partition
 from brokers.errors import CorruptRecordException, KafkaError
+from logs.fold_follower import LogAccess
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live_load import LiveLoad
@@ -129,9 +130,7 @@ class Following:
             self.live,
             self.queue,
             SharedCondition(self.conditions, Part.ROUTING),
-            make_consumer=lambda: cast(Any, self.log),
-            prepare=self.log.prepare,
-            read_past=self.log.read_past,
+            access=LogAccess(lambda: cast(Any, self.log), self.log.prepare, self.log.read_past),
             clock=lambda: NOW,
         )
         self.reader.log = self.log

@@ -3,7 +3,7 @@
 from msgspec import structs
 
 from routing.fold.bookings import Bookings
-from routing.fold.fold import Changes, RoutingFold
+from routing.fold.fold import BookingChanges, RoutingFold
 from routing.overlay.bookings import OverlaidBookings
 from routing.overlay.own_records import OwnRecords
 from tests.routing import NOW, RUN, TARGET, decision, decisions, outcome, outcomes
@@ -34,7 +34,7 @@ def of(*numbers: int, run: int = RUN) -> Bookings:
 def bring(here: OverlaidBookings, log: Bookings, number: int, *, run: int = OTHER) -> None:
     """The log brings a decision."""
     found = log.book(run, decision(number))
-    here.come(decisions(number, run=run), Changes(found, [], []))
+    here.come(decisions(number, run=run), BookingChanges(found, [], []))
 
 
 def test_what_others_decided_is_taken_and_what_was_decided_here_stays() -> None:

@@ -18,7 +18,7 @@ from faust.types import TP
 from mode.threads import WorkerThread
 
 from brokers.client_types import Partition
-from brokers.errors import DamagedError, KafkaError
+from brokers.errors import DamagedPartitionError, KafkaError
 from logs.interface import LogEntry, TracedEntry
 from schemas.identities import Offset
 from streams.worker import app
@@ -224,7 +224,7 @@ class Damaged:
     async def fetch(self, active: set[TP], *_: float) -> dict[TP, list[object]]:
         self.told += 1
         if FIRST in active and self.told % 2:
-            raise DamagedError(Partition(*FIRST), self.place, None)
+            raise DamagedPartitionError(Partition(*FIRST), self.place, None)
         return {SECOND: [SimpleNamespace(offset=self.told, value=b"", headers=())]}
 
     async def position(self, tp: TP) -> int:

@@ -12,7 +12,7 @@ from schemas.errors import TableLostError
 from schemas.positions import LogBounds
 from streams.worker import app, stall_watch
 from streams.worker.outcome import AttemptOutcome
-from streams.worker.stall_watch import WORKER_STALL_S, StalledError, StallWatch
+from streams.worker.stall_watch import WORKER_STALL_S, StalledWorkerError, StallWatch
 
 
 def note(watch: StallWatch, now: float, *places: int, begin: int = 0, end: int = 100) -> str:
@@ -20,7 +20,7 @@ def note(watch: StallWatch, now: float, *places: int, begin: int = 0, end: int =
     found = watch.note(
         dict(enumerate(places)), {n: LogBounds(begin, end) for n in range(len(places))}, now
     )
-    assert found is None or isinstance(found, StalledError)
+    assert found is None or isinstance(found, StalledWorkerError)
     return "" if found is None else str(found)
 
 
@@ -85,7 +85,7 @@ def test_an_app_that_stands_still_ends_whatever_else_goes_on(
         )
         watching = asyncio.create_task(app.WorkerApp._watch(cast("app.WorkerApp", attempt)))
         async with asyncio.timeout(20):
-            with pytest.raises(StalledError, match="stood still at offset 40"):
+            with pytest.raises(StalledWorkerError, match="stood still at offset 40"):
                 await attempt.outcome.failed
             await watching
 

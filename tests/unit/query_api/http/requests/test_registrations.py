@@ -8,14 +8,21 @@ import pytest
 from query_api.http.errors import ErrorEnvelope, RequestError, describe
 from query_api.http.requests.registrations import (
     OWN_FIELDS,
-    Unregistration,
     read_register_command,
     read_registration,
     read_unregistration,
 )
 from query_api.http.wire import Wire, encode
 from schemas.limits import BLOCK_SIZE_MAX
-from schemas.registration import NO_EVENTS, HashProfile, Label, PublisherKind, Registration, Role
+from schemas.registration import (
+    NO_EVENTS,
+    HashProfile,
+    Label,
+    PublisherKind,
+    Registration,
+    Role,
+    Unregistration,
+)
 from tests.unit.query_api.http.requests.wires import in_turn
 
 KINDS = (PublisherKind("vLLM"), PublisherKind("SGLang"))

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import aiohttp
 
-from brokers.backoff import Backoff
+from logs.attempts import Attempts, LogLostError
 from reprise.bounds import WATCH_S
 from reprise.discovery.api_server import ApiError, ApiServer
 from reprise.discovery.engines import part
@@ -34,7 +34,7 @@ _GONE: Final = 410
 Object = Mapping[str, Any]
 
 
-class Sink(Protocol):
+class ObjectSink(Protocol):
     """Who is told. `Object`s are as the API server sends them."""
 
     def listed(self, objects: list[Object]) -> None:
@@ -50,7 +50,7 @@ class Sink(Protocol):
         ...
 
 
-class Follower:
+class ObjectFollower(Attempts):
     """Follows one kind of objects.
 
     Args:
@@ -63,39 +63,44 @@ class Follower:
         failures: requests that failed.
     """
 
-    def __init__(self, source: PodSource, server: ApiServer, sink: Sink) -> None:
+    away_when = (ApiError, aiohttp.ClientError, OSError, ValueError, RecursionError)
+
+    def __init__(self, source: PodSource, server: ApiServer, sink: ObjectSink) -> None:
+        super().__init__(retry_first_s=DISCOVERY_RETRY_S, retry_max_s=DISCOVERY_RETRY_MAX_S)
         self.is_listed = False
         self.failures = 0
         self._source = source
         self._server = server
         self._sink = sink
+        self._version = ""  # up to which it is followed; "": what there is is to be listed
         self._said = ""
 
-    async def run(self) -> None:
-        """Until it is cancelled. A server that does not answer is asked again, more and more
+    async def attempt(self) -> None:
+        """See `Attempts`: a watch, behind a list where that is needed."""
+        began = time.monotonic()
+        try:
+            if not self._version:
+                self._version = await self._list()
+            self._version = await self._watch(self._version)
+        except ApiError as error:
+            if error.status == _GONE and self._version:
+                raise LogLostError(str(error)) from error
+            raise
+        self._recovered()
+        if time.monotonic() - began < DISCOVERY_RETRY_S:
+            await asyncio.sleep(DISCOVERY_RETRY_S)  # nobody is asked all the time
+        self.backoff.reset()
+
+    def lost(self, error: LogLostError) -> bool:
+        """See `Attempts`: the version is too old, so what there is is listed again."""
+        self._version = ""
+        return True
+
+    def away(self, error: Exception) -> None:
+        """See `Attempts`: a server that does not answer as it should is asked more and more
         rarely.
         """
-        version, backoff = "", Backoff(DISCOVERY_RETRY_S, DISCOVERY_RETRY_MAX_S)
-        while True:
-            began = time.monotonic()
-            try:
-                if not version:
-                    version = await self._list()
-                version = await self._watch(version)
-                self._recovered()
-                if time.monotonic() - began < DISCOVERY_RETRY_S:
-                    await asyncio.sleep(DISCOVERY_RETRY_S)  # nobody is asked all the time
-                backoff.reset()
-            except ApiError as error:
-                if error.status == _GONE and version:  # it is too old: what there is, anew
-                    version = ""
-                    continue
-                self._failed(str(error))
-            except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
-                self._failed(str(error) or repr(error))
-            else:
-                continue
-            await backoff.wait()
+        self._failed(str(error) or repr(error))
 
     async def _list(self) -> str:
         found: list[Object] = []

@@ -7,7 +7,7 @@ from schemas.identities import PublisherKey
 from schemas.registration import Registration
 
 
-class Change(NamedTuple):
+class RegistryChange(NamedTuple):
     """What is to be done for one publisher: at most this, however often the registry changes.
 
     Attributes:
@@ -21,11 +21,11 @@ class Change(NamedTuple):
     forget: bool
 
 
-class Changes:
+class RegistryChanges:
     """Those that wait, in the order of their turns."""
 
     def __init__(self) -> None:
-        self._waiting: dict[PublisherKey, Change] = {}
+        self._waiting: dict[PublisherKey, RegistryChange] = {}
 
     def add(
         self, partition: int, publisher: PublisherKey, registration: Registration | None
@@ -33,9 +33,9 @@ class Changes:
         """One more entry of the registry; None: forgotten."""
         waiting = self._waiting.pop(publisher, None)
         forget = registration is None or (waiting is not None and waiting.forget)
-        self._waiting[publisher] = Change(partition, registration, forget)
+        self._waiting[publisher] = RegistryChange(partition, registration, forget)
 
-    def try_again(self, publisher: PublisherKey, change: Change) -> None:
+    def try_again(self, publisher: PublisherKey, change: RegistryChange) -> None:
         """Carries the change out once it is its turn, unless there is a later one."""
         latest = self._waiting.pop(publisher, change)
         if latest.registration == change.registration:
@@ -48,7 +48,7 @@ class Changes:
         if change is not None:
             self._waiting[publisher] = change
 
-    def forgotten(self, publisher: PublisherKey, change: Change) -> Change:
+    def forgotten(self, publisher: PublisherKey, change: RegistryChange) -> RegistryChange:
         """The change without its first half, of which one that comes now must know."""
         latest = self._waiting.get(publisher, change)
         if latest.registration is not None:
@@ -56,7 +56,7 @@ class Changes:
             return rest if latest is change else change
         return change
 
-    def carried_out(self, publisher: PublisherKey, change: Change) -> None:
+    def carried_out(self, publisher: PublisherKey, change: RegistryChange) -> None:
         """It is done, unless there is a later one."""
         if self._waiting.get(publisher) is change:
             del self._waiting[publisher]
@@ -65,5 +65,5 @@ class Changes:
         """None of them is to be carried out."""
         self._waiting.clear()
 
-    def __iter__(self) -> Iterator[tuple[PublisherKey, Change]]:
+    def __iter__(self) -> Iterator[tuple[PublisherKey, RegistryChange]]:
         return iter(self._waiting.items())

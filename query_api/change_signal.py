@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Changes:
+class ChangeSignal:
     """Has one listener, which may come later than what notes changes."""
 
     def __init__(self) -> None:
