@@ -167,7 +167,8 @@ def test_connection_of_which_nothing_is_left_over_is_kept() -> None:
     [
         (Deed.CLOSED_STREAM, CHAT, False),
         (Deed.CLOSED_STREAM, "/v1/completions", False),
-        (Deed.CLOSED_STREAM, "/v1/responses", True),
+        (Deed.CLOSED_STREAM, "/v1/responses", False),
+        (Deed.CLOSED_STREAM, "/v1/messages", True),
         (Deed.CLOSED_WHOLE, CHAT, True),
     ],
 )
