@@ -13,6 +13,7 @@
     pairs.py       bodies for two engines, of which one computes the prompt
     placement.py   which engine gets a request: by the index, or by load where the index has no say
     prompts.py     token ids of a request, or the reason why there are none
+    responses.py   which engine keeps which response
     fleet.py       which engines there are for a model
     names.py       what engines call what they serve; catalog.py asks them
     upstream.py    HTTP to the engines; connections.py each has one answer to a request

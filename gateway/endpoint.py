@@ -19,7 +19,7 @@ from gateway.fleet import Fleet, ServedModel
 from gateway.names import EngineNames
 from gateway.paths import PassedPaths
 from gateway.placement import unknown_model
-from gateway.requests import CHAT, COMPLETIONS, read_request
+from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, read_request
 from query_api.access.guard import Guard
 from query_api.access.rights import OPEN, Access, Right
 from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES
@@ -31,7 +31,7 @@ from schemas.errors import RepriseError
 
 MODELS: Final = "/v1/models"
 _PROBES: Final = frozenset({"/health", "/ready"})
-_PATHS: Final = frozenset({CHAT, COMPLETIONS, "/v1/responses", "/v1/embeddings", MODELS, *_PROBES})
+_PATHS: Final = frozenset({CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, MODELS, *_PROBES})
 _OTHER: Final = "other"
 GONE: Final = 499
 BROKEN_OFF: Final = 0

@@ -3,8 +3,14 @@
 What comes is passed on as it came, but for the event that says how many tokens there were, where
 the gateway asked for that event and the client did not. Then an event that has come in part is kept
 until the rest is there.
+
+Events of `/v1/responses` have names. The first ones say that the request was taken, before the
+engine has computed anything; one of a few is the last.
+
+Source: OpenAI's API; vLLM 0.32 (`entrypoints/openai/responses`).
 """
 
+import re
 from typing import Final
 
 from gateway.usage import Usage, read_usage
@@ -16,6 +22,11 @@ _ENDS: Final = (b"\n\n", b"\r\n\r\n")
 _USAGE: Final = b'"usage"'
 _DONE: Final = b"[DONE]"
 _LAST_BYTES: Final = len(_DONE) + max(map(len, _ENDS))
+_NAME: Final = re.compile(rb"^event: ?([a-z_.]+)\r?\n", re.MULTILINE)
+_TAKEN: Final = frozenset({b"response.created", b"response.queued", b"response.in_progress"})
+_LAST_ONES: Final = frozenset(
+    {b"response.completed", b"response.incomplete", b"response.failed", b"error"}
+)
 
 
 class EventStream:
@@ -23,13 +34,18 @@ class EventStream:
 
     Args:
         leaves_out: whether the event with nothing but usage is left out.
+        are_named: whether it is one of `/v1/responses`.
 
     Attributes:
+        has_begun: whether something came that the engine has computed.
         usage: as it was said last; None where it was not.
     """
 
-    def __init__(self, *, leaves_out: bool) -> None:
+    def __init__(self, *, leaves_out: bool, are_named: bool = False) -> None:
+        self.has_begun = False
         self.usage: Usage | None = None
+        self._are_named = are_named
+        self._name = b""
         self._leaves_out = leaves_out
         self._part = b""  # of an event that has not come whole
         self._is_large = False  # what comes is the rest of an event above the bound
@@ -43,6 +59,8 @@ class EventStream:
     @property
     def is_done(self) -> bool:
         """Whether the last event says that it is the last one."""
+        if self._are_named:
+            return self._name in _LAST_ONES and self.is_between
         return self._last.rstrip().endswith(_DONE)
 
     def feed(self, piece: bytes) -> bytes:
@@ -52,6 +70,12 @@ class EventStream:
             piece: what came.
         """
         data = self._part + piece if self._part else piece
+        if self._are_named:
+            names = _NAME.findall(data)
+            self._name = names[-1] if names else self._name
+            self.has_begun = self.has_begun or not _TAKEN.issuperset(names)
+        else:
+            self.has_begun = True
         end = _end_of(data)
         whole, rest = data[:end], data[end:]
         passed = self._read(whole) if _USAGE in whole else whole

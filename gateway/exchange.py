@@ -18,12 +18,15 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from bridge.engine_http.address import read_base_url
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.supervision import cancel as cancel_all
 from gateway.bounds import (
     GATEWAY_BROKEN_MAX,
     GATEWAY_TRIED_MAX,
     GATEWAY_WHOLE_BYTES_MAX,
 )
+from gateway.connections import Sent
 from gateway.errors import GatewayError
 from gateway.events import EventStream
 from gateway.fleet import EngineTarget, Fleet, ServedModel
@@ -32,8 +35,8 @@ from gateway.outcome import Outcome
 from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
-from gateway.requests import CHAT, COMPLETIONS, ClientRequest, passed_back
-from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
+from gateway.requests import CHAT, COMPLETIONS, RESPONSES, ClientRequest, passed_back
+from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Upstream
 from gateway.usage import read_usage
 from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK, Clock
@@ -202,7 +205,7 @@ class Exchange:
         if prefill is not None and self._request.fields is not None:
             handover = Handover(prefill)
             if are_at_once(prefill):
-                await self._attempt_at_once(placement, prefill, handover.both(body))
+                await self._attempt_at_once(placement, prefill, *handover.both(body))
                 return
             first = handover.first(self._request.fields)
             asked_at = self._parts.clock.monotonic()
@@ -227,11 +230,11 @@ class Exchange:
         await self._converse(placement.target, body, take)
 
     async def _attempt_at_once(
-        self, placement: Placement, prefill: EngineTarget, body: bytes
+        self, placement: Placement, prefill: EngineTarget, first: bytes, second: bytes
     ) -> None:
         """Whichever fails ends the other, which would wait for it."""
-        computing = asyncio.create_task(self._converse(prefill, body, self._compute))
-        answering = asyncio.create_task(self._answer_by(placement, body))
+        computing = asyncio.create_task(self._converse(prefill, first, self._compute))
+        answering = asyncio.create_task(self._answer_by(placement, second))
         try:
             done, _ = await asyncio.wait(
                 (computing, answering), return_when=asyncio.FIRST_COMPLETED
@@ -320,6 +323,10 @@ class Exchange:
     ) -> bytes:
         request = self._request
         headers = [*request.headers, ("Accept-Encoding", "identity")]
+        key = ENGINE_KEYS.of(read_base_url(target.base_url))
+        if key:  # the client's own is none of the engine's
+            headers = [one for one in headers if one[0] != "authorization"]
+            headers.append(("Authorization", key))
         if target.has_ranks:
             headers.append(("X-data-parallel-rank", str(target.key[1])))
         path = request.path
@@ -344,17 +351,20 @@ class Exchange:
         outcome: Outcome,
     ) -> None:
         content = answer.content
-        events = EventStream(leaves_out=self._request.leaves_out)
+        are_named = self._request.path == RESPONSES
+        events = EventStream(leaves_out=self._request.leaves_out, are_named=are_named)
         piece = await content.readany()
         if not piece:
             raise ValueError("its stream ended before it began")
         if self._request.leaves_out:
             headers = [one for one in headers if one[0] != b"content-length"]
-        self._begin(outcome)
+        self._pass()
         await self._send_head(answer.status, headers, placement)
         try:
             while piece:
                 passed = events.feed(piece)
+                if events.has_begun:
+                    outcome.begin()
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
@@ -362,13 +372,13 @@ class Exchange:
             last = events.end()
             if last:
                 await self._send({"type": _BODY, "body": last, "more_body": True})
-            if self._request.path in (CHAT, COMPLETIONS) and not (
+            if self._request.path in (CHAT, COMPLETIONS, RESPONSES) and not (
                 events.is_done or _tells_its_end(answer)
             ):
-                raise aiohttp.ClientPayloadError("its connection ended before [DONE]")
+                raise aiohttp.ClientPayloadError("its connection ended before its last event")
         except BROKEN:
             if events.is_between:
-                event = _broken_off_event()
+                event = _NAMED_BROKEN_OFF if are_named else _BROKEN_OFF
                 await self._send({"type": _BODY, "body": event, "more_body": True})
             raise
         await self._send({"type": _BODY, "body": b""})
@@ -390,7 +400,8 @@ class Exchange:
             size += len(piece)
             if size > GATEWAY_WHOLE_BYTES_MAX or not self._parts.held.has_room(size):
                 break
-        self._begin(outcome)
+        self._pass()
+        outcome.begin()
         await self._send_head(answer.status, headers, placement)
         body = b"".join(pieces)
         pieces.clear()
@@ -407,13 +418,12 @@ class Exchange:
         self.state = State.ENDED
         outcome.complete(answer.status, usage)
 
-    def _begin(self, outcome: Outcome) -> None:
+    def _pass(self) -> None:
         """The first byte: no other engine can be tried now."""
         self.state = State.PASSING
         for patience in list(self._waiting):
             self._stop_waiting(patience)
             patience.reschedule(None)
-        outcome.begin()
         self._request = self._request._replace(body=b"", fields=None)
         if self._placed is not None:
             self._placed.request = self._request
@@ -437,6 +447,19 @@ class Exchange:
 _START: Final = "http.response.start"
 _BODY: Final = "http.response.body"
 
+_ERROR: Final = (
+    b'"error":{"message":"The engine broke its answer off","type":"api_error","param":null,'
+    b'"code":"broken_off"}}\n\n'
+)
+_BROKEN_OFF: Final = b"data: {" + _ERROR
+"""What tells a client that its stream is not whole: without it many take it for the end."""
+
+_NAMED_BROKEN_OFF: Final = (
+    b'event: error\ndata: {"type":"error","code":"broken_off","param":null,'
+    b'"message":"The engine broke its answer off",' + _ERROR
+)
+"""The same, as streams of `/v1/responses` say it, and as their clients look for it."""
+
 
 async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
     """What an engine says that does not answer now."""
@@ -451,11 +474,3 @@ async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
 def _tells_its_end(answer: aiohttp.ClientResponse) -> bool:
     """Whether HTTP says where it ends, and not the end of the connection alone."""
     return "Content-Length" in answer.headers or "Transfer-Encoding" in answer.headers
-
-
-def _broken_off_event() -> bytes:
-    """What tells a client that its stream is not whole: without it many take it for the end."""
-    return (
-        b'data: {"error":{"message":"The engine broke its answer off","type":"api_error",'
-        b'"param":null,"code":"broken_off"}}\n\n'
-    )

@@ -39,11 +39,14 @@ class Outcome:
         self._placed = placed
         self._clock = clock
         self._is_stream = placed.request.is_stream
-        self._asked_at = self._began_at = self._came_at = self._told_at = clock.monotonic()
+        self._asked_at = self._came_at = self._told_at = clock.monotonic()
+        self._began_at: float | None = None
         self._intervals: list[float] = []
 
     def begin(self) -> None:
-        """The first of the answer came."""
+        """The first of the answer came; once."""
+        if self._began_at is not None:
+            return
         self._began_at = self._came_at = self._told_at = self._clock.monotonic()
         if self._is_stream:
             self._placer.began(self.placement, self._began_at - self._asked_at)
@@ -51,7 +54,7 @@ class Outcome:
     def go_on(self) -> None:
         """More of the answer came, or its end."""
         now = self._clock.monotonic()
-        if len(self._intervals) < GATEWAY_INTERVALS_MAX:
+        if self._began_at is not None and len(self._intervals) < GATEWAY_INTERVALS_MAX:
             self._intervals.append(now - self._came_at)
         self._came_at = now
         if now >= self._told_at + GATEWAY_PROGRESS_S:
@@ -68,10 +71,17 @@ class Outcome:
         if status >= 400:
             self._placer.cancelled(self.placement)
             return
-        ttft_s = self._began_at - self._asked_at if self._is_stream else None
+        ttft_s = None
+        if self._is_stream and self._began_at is not None:
+            ttft_s = self._began_at - self._asked_at
+        tokens = self._placed.tokens
+        if usage is not None and usage.response:
+            self._placer.answered(self._placed, self.placement, usage.response)
+        if usage is not None and tokens.is_partial:
+            usage = usage._replace(cached=None)  # more may be found than was promised
         self._placer.completed(self.placement, usage, ttft_s, _tbt_of(self._intervals))
         if usage is not None and usage.prompt is not None:
-            self._prompts.counted(self._placed.tokens, usage.prompt)
+            self._prompts.counted(tokens, usage.prompt)
 
 
 def _tbt_of(intervals: list[float]) -> float | None:

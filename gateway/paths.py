@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from gateway.errors import GatewayError
-from gateway.requests import CHAT, COMPLETIONS
+from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES
 from schemas.errors import ConfigurationError
 
 GATEWAY_PATHS_MAX: Final = 64  # that a setting adds
@@ -21,10 +21,10 @@ INFERENCE: Final = frozenset(
     {
         CHAT,
         COMPLETIONS,
-        "/v1/responses",
+        RESPONSES,
         "/v1/messages",
         "/v1/messages/count_tokens",
-        "/v1/embeddings",
+        EMBEDDINGS,
         "/v1/moderations",
         "/v1/audio/transcriptions",
         "/v1/audio/translations",

@@ -18,6 +18,7 @@ from gateway.errors import GatewayError
 from gateway.fleet import EngineKey, EngineTarget, Fleet, ServedModel
 from gateway.prompts import PromptTokens
 from gateway.requests import ClientRequest
+from gateway.responses import KeptResponses
 from gateway.settings import Affinity
 from gateway.usage import Usage
 from query_api.http.errors import RequestError
@@ -123,11 +124,13 @@ class Placer:
         affinity: of sessions.
 
     Attributes:
+        responses: which engine keeps which.
         placed: requests, by what decided: `index`, or why it had no say.
         faults: unexpected errors of the router; load decided.
     """
 
     def __init__(self, view: View, router: Router, fleet: Fleet, affinity: Affinity) -> None:
+        self.responses = KeptResponses()
         self.placed: Counter[str] = Counter()
         self.faults = 0
         self._view = view
@@ -181,21 +184,27 @@ class Placer:
         return placement
 
     def _decide(self, placed: PlacedRequest) -> RoutedDecision:
+        """The router's word. A refusal is asked about once more: of all engines where the session's
+        one cannot, of the idle ones where all have too much to do.
+        """
         asked = placed.asked
         if asked is None:
             asked = placed.asked = self._asked(placed)
-        if self._affinity is Affinity.HARD and asked.session_id and not placed.tried:
-            bound = self._bound(placed, asked)
-            if bound is not None:
-                return bound
+        keeper = self._keeper(placed, asked)
         if placed.tried or not placed.model.has_all:
             asked = asked._replace(candidates=_offered(placed.left))
-        routed = self._router.route(asked)
-        if routed.decision.refused is Refusal.OVERLOADED and not asked.ttft_slo_s:
+        first, again = asked, None
+        if keeper is not None:
+            first = asked._replace(candidates=_offered([keeper]), is_placed=True)
+        routed = self._router.route(first)
+        if routed.decision.refused is Refusal.NO:
+            return routed
+        if keeper is not None:
+            again = asked
+        elif routed.decision.refused is Refusal.OVERLOADED and not asked.ttft_slo_s:
             idle = self._idle(placed)
-            if idle:
-                return self._router.route(asked._replace(candidates=_offered(idle), is_placed=True))
-        return routed
+            again = asked._replace(candidates=_offered(idle), is_placed=True) if idle else None
+        return routed if again is None else self._router.route(again)
 
     def _idle(self, placed: PlacedRequest) -> list[EngineTarget]:
         """Engines where no request waits, by their own word: what is booked there is a guess, and
@@ -210,18 +219,23 @@ class Placer:
             if load.sample is not None and _says_idle(load.sample, now)
         ]
 
-    def _bound(self, placed: PlacedRequest, asked: RouteRequest) -> RoutedDecision | None:
-        """To where the session is; None where it is nowhere, or cannot stay."""
+    def _keeper(self, placed: PlacedRequest, asked: RouteRequest) -> EngineTarget | None:
+        """The engine that keeps what the request goes on from, or its session; None where there is
+        none, it fails, or it does a part of each request.
+        """
+        if placed.tried:
+            return None
+        if placed.request.previous:
+            key = self.responses.engine_of(placed.model.tenant_id, placed.request.previous)
+            return None if key is None else placed.model.targets.get(key)
+        if self._affinity is not Affinity.HARD or not asked.session_id:
+            return None
         live, now = self._router.live, self._router.now()
         last = live.last_of_session(asked.scope.tenant_id, asked.session_id, now)
         if last is None or live.left_out([last], now):
             return None
-        target = placed.model.targets.get((last.instance_id, last.dp_rank))
-        if target is None:
-            return None
-        asked = asked._replace(candidates=_offered([target]), is_placed=True)
-        routed = self._router.route(asked)
-        return routed if routed.decision.refused is Refusal.NO else None
+        found = placed.model.targets.get((last.instance_id, last.dp_rank))
+        return found if found is not None and found.role == _ORDER[0] else None
 
     def _asked(self, placed: PlacedRequest) -> RouteRequest:
         """As `POST /route` is asked."""
@@ -305,6 +319,11 @@ class Placer:
     def goes_on(self, placement: Placement) -> None:
         """Its answer still comes."""
         self._tell(placement, FeedbackReport(0, OutcomeEvent.DISPATCHED, 0.0))
+
+    def answered(self, placed: PlacedRequest, placement: Placement, response: str) -> None:
+        """The engine keeps what it has answered, by that id."""
+        key = placement.target.key if placement.went is None else placement.went
+        self.responses.note(placed.model.tenant_id, response, key)
 
     def completed(
         self, placement: Placement, usage: Usage | None, ttft_s: float | None, tbt_s: float | None

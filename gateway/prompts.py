@@ -1,21 +1,27 @@
 """Token ids of a request, or the reason why there are none here."""
 
 import logging
-from typing import Final, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from gateway.fleet import ServedModel
-from gateway.requests import CHAT, COMPLETIONS, ClientRequest
+from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ClientRequest
+from tokens.conversation import SGLANG
 from tokens.interface import PromptTokenizer, Tokens
 from tokens.prompt import (
+    ChatPrompt,
     NoTokens,
     NoTokensError,
     Prompt,
     PromptError,
+    TextPrompt,
     TokenPrompt,
     cut_off,
     read_chat,
-    read_completion,
+    read_completions,
+    read_embeddings,
 )
+from tokens.responses import read_response
 
 BYTES_OF_TOKEN: Final = 4
 """Of text, about, where nobody has counted."""
@@ -24,14 +30,15 @@ logger = logging.getLogger(__name__)
 
 
 class PromptTokens(NamedTuple):
-    """What is known of a prompt.
+    """What is known of a prompt; of several, the longest is routed by, and all are booked.
 
     Attributes:
-        content: token ids, (n,) u32 LE; empty where there are none.
-        size: how many there are; a guess where there are none.
+        content: token ids of it, (n,) u32 LE; empty where there are none.
+        size: how many there are of all; a guess where there are none.
         missing: why there are none, in one word; "" where there are some.
         prompt: that was tokenized; None where none was.
         made: what it was made; likewise.
+        is_partial: whether an engine may find more in its cache than these tokens say.
     """
 
     content: bytes
@@ -39,6 +46,7 @@ class PromptTokens(NamedTuple):
     missing: str = ""
     prompt: Prompt | None = None
     made: Tokens | None = None
+    is_partial: bool = False
 
 
 class Prompts:
@@ -59,12 +67,13 @@ class Prompts:
         """What is known of the prompt. Never an error: the engine says what is wrong with it."""
         guess = len(request.body) // BYTES_OF_TOKEN
         try:
-            prompt = self._read(request)
-            if prompt is None:
-                return PromptTokens(b"", guess, NoTokens.UNSUPPORTED)
+            prompts = self._read(request, model)
+            prompt = max(prompts, key=_size_of)
+            others = sum(map(_size_of, prompts)) - _size_of(prompt)
             if isinstance(prompt, TokenPrompt):
                 content = cut_off(prompt.content, prompt.truncation)
-                return PromptTokens(content, len(content) // 4)
+                size = len(content) // 4 + others
+                return PromptTokens(content, size, is_partial=len(prompts) > 1)
             if self._tokenizer is None:
                 return PromptTokens(b"", guess, NoTokens.NO_TOKENIZER)
             prompt = prompt._replace(model=model.name)
@@ -79,7 +88,10 @@ class Prompts:
                 "Unexpected error while a prompt was tokenized; its request is routed by load"
             )
             return PromptTokens(b"", guess, "internal_error")
-        return PromptTokens(found.content, found.length, "", prompt, found)
+        if len(prompts) > 1:
+            return PromptTokens(found.content, found.length + others, is_partial=True)
+        has_media = isinstance(prompt, ChatPrompt) and prompt.has_media
+        return PromptTokens(found.content, found.length, "", prompt, found, has_media)
 
     def counted(self, tokens: PromptTokens, prompt_tokens: int) -> None:
         """An engine has said how many tokens the prompt has."""
@@ -92,10 +104,37 @@ class Prompts:
             logger.exception("Unexpected error while tokens were compared; going on")
 
     @staticmethod
-    def _read(request: ClientRequest) -> Prompt | None:
-        """The prompt; None of a path whose prompts are not known here."""
-        if request.fields is None:
-            return None
-        if request.path == CHAT:
-            return read_chat(request.fields)
-        return read_completion(request.fields) if request.path == COMPLETIONS else None
+    def _read(request: ClientRequest, model: ServedModel) -> Sequence[Prompt]:
+        """All prompts, at least one."""
+        read = _READERS.get(request.path)
+        if request.fields is None or read is None:
+            raise NoTokensError(NoTokens.UNSUPPORTED, "only an engine knows what becomes of it")
+        if read is _read_response and any(one.kind == SGLANG for one in model.targets.values()):
+            text = "SGLang makes chats of responses in a way of its own"
+            raise NoTokensError(NoTokens.UNSUPPORTED, text)
+        return read(request.fields)
+
+
+def _read_chat(fields: Mapping[str, Any]) -> Sequence[Prompt]:
+    return [read_chat(fields)]
+
+
+def _read_response(fields: Mapping[str, Any]) -> Sequence[Prompt]:
+    return [read_response(fields)]
+
+
+_READERS: Final[Mapping[str, Callable[[Mapping[str, Any]], Sequence[Prompt]]]] = {
+    CHAT: _read_chat,
+    COMPLETIONS: read_completions,
+    RESPONSES: _read_response,
+    EMBEDDINGS: read_embeddings,
+}
+
+
+def _size_of(prompt: Prompt) -> int:
+    """In tokens; a guess where there is text."""
+    if isinstance(prompt, TokenPrompt):
+        return len(prompt.content) // 4
+    if isinstance(prompt, TextPrompt):
+        return len(prompt.text) // BYTES_OF_TOKEN
+    return sum(len(str(one.get("content"))) for one in prompt.messages) // BYTES_OF_TOKEN

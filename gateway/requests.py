@@ -26,6 +26,8 @@ GATEWAY_PRIORITY_MAX: Final = 2**31 - 1
 
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
+EMBEDDINGS: Final = "/v1/embeddings"
 
 _INCLUDE_USAGE: Final = b'"stream_options":{"include_usage":true}'
 _OPENING: Final = re.compile(rb"\s*\{\s*")
@@ -66,6 +68,7 @@ class _Fields(msgspec.Struct):
     user: Any = None
     priority: Any = None
     cache_salt: Any = None
+    previous_response_id: Any = None
 
 
 _large: Final = msgspec.json.Decoder(_Fields)
@@ -89,6 +92,7 @@ class ClientRequest(NamedTuple):
         ttft_slo_s: 0 for none.
         priority: below 0 is refused first.
         context: of the client's span, "" for none.
+        previous: the id of the response that it goes on from; "" for none.
         fields: of the body; None where it is no JSON object, or too large to be read.
     """
 
@@ -105,6 +109,7 @@ class ClientRequest(NamedTuple):
     ttft_slo_s: float = 0.0
     priority: int = 0
     context: str = ""
+    previous: str = ""
     fields: Mapping[str, Any] | None = None
 
     @property
@@ -166,6 +171,7 @@ def read_request(
     if leaves_out:
         body = with_fields(body, _INCLUDE_USAGE)
     user, salt = fields.get("user"), fields.get("cache_salt")
+    previous = fields.get("previous_response_id")
     return ClientRequest(
         path,
         url_query,
@@ -180,6 +186,7 @@ def read_request(
         _objective_of(headers),
         _priority_of(fields.get("priority")),
         context,
+        _bounded(previous) if path == RESPONSES and isinstance(previous, str) else "",
         fields if is_whole else None,
     )
 

@@ -5,7 +5,7 @@ responses; `prompt_tokens_details` of vLLM with `--enable-prompt-tokens-details`
 `--enable-cache-report`.
 """
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,7 @@ class _Usage(msgspec.Struct):
 
 
 class _Response(msgspec.Struct):
+    id: str | None = None
     usage: _Usage | None = None
 
 
@@ -34,14 +35,21 @@ class _Document(msgspec.Struct):
     usage: _Usage | None = None
     choices: list[msgspec.Raw] | None = None
     response: _Response | None = None
+    id: Any = None
+    object: Any = None
 
 
 class Usage(NamedTuple):
-    """In tokens; None where the engine does not say it."""
+    """In tokens; None where the engine does not say it.
+
+    Attributes:
+        response: the id of the answer, where it is one of `/v1/responses`.
+    """
 
     prompt: int | None
     cached: int | None
     output: int | None
+    response: str = ""
 
 
 class SaidUsage(NamedTuple):
@@ -64,9 +72,9 @@ def read_usage(document: bytes) -> SaidUsage | None:
         found = _decoder.decode(document)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    said = found.usage
+    said, response = found.usage, found.id if found.object == "response" else None
     if said is None and found.response is not None:
-        said = found.response.usage
+        said, response = found.response.usage, found.response.id
     if said is None:
         return None
     details = said.prompt_tokens_details or said.input_tokens_details
@@ -75,4 +83,5 @@ def read_usage(document: bytes) -> SaidUsage | None:
     output = said.output_tokens if said.completion_tokens is None else said.completion_tokens
     if cached is not None and prompt is not None:
         cached = min(cached, prompt)
-    return SaidUsage(Usage(prompt, cached, output), found.choices == [])
+    name = response if isinstance(response, str) else ""
+    return SaidUsage(Usage(prompt, cached, output, name), found.choices == [])

@@ -33,6 +33,12 @@ USAGE = {
     "total_tokens": 107,
     "prompt_tokens_details": {"cached_tokens": 64},
 }
+RESPONSE_USAGE = {
+    "input_tokens": 100,
+    "output_tokens": 7,
+    "total_tokens": 107,
+    "input_tokens_details": {"cached_tokens": 64},
+}
 
 
 class Deed(Enum):
@@ -286,6 +292,13 @@ class ScriptedEngine:
     async def _answer(self, seen: Seen, writer: asyncio.StreamWriter, pause_s: float = 0.0) -> None:
         if _is_stream(seen):
             writer.write(_STREAM)
+            if seen.path == "/v1/responses":
+                for event in _named_events(self.response()):
+                    writer.write(_chunk(event))
+                    await asyncio.sleep(pause_s)
+                writer.write(b"0\r\n\r\n")
+                self.whole += 1
+                return
             for number in range(EVENTS):
                 writer.write(_chunk(_event(seen, self.name, f"w{number}")))
                 await asyncio.sleep(pause_s)
@@ -297,10 +310,17 @@ class ScriptedEngine:
         await writer.drain()
         self.whole += 1
 
+    def response(self) -> dict[str, Any]:
+        """The last one."""
+        name = f"resp_{self.name}_{len(self.seen)}"
+        return {"id": name, "object": "response", "usage": RESPONSE_USAGE}
+
     def _document(self, seen: Seen) -> bytes:
         if self.answers_with is not None:
             return self.answers_with(seen)
         document = {"engine": self.name, "echo": seen.document.get("user"), "usage": USAGE}
+        if seen.path == "/v1/responses":
+            document |= self.response()
         return json.dumps(document).encode()
 
 
@@ -324,6 +344,20 @@ def _chunk(data: bytes) -> bytes:
 
 def _data(document: object) -> bytes:
     return b"data: " + json.dumps(document).encode() + b"\n\n"
+
+
+def _named_events(response: dict[str, Any]) -> list[bytes]:
+    """As vLLM sends them for a response: the first two before it has computed anything."""
+    taken = response | {"usage": None}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("response.created", {"response": taken}),
+        ("response.in_progress", {"response": taken}),
+        *(("response.output_text.delta", {"delta": "w"}) for _ in range(EVENTS)),
+        ("response.completed", {"response": response}),
+    ]
+    return [
+        f"event: {name}\n".encode() + _data({"type": name, **fields}) for name, fields in events
+    ]
 
 
 def _event(seen: Seen, engine: str, word: str) -> bytes:

@@ -1,6 +1,7 @@
 """From the text of a request to the token ids that an engine computes for it.
 
-    prompt.py            a chat or completion request as OpenAI has it, to a prompt
+    prompt.py            a chat, completion or embedding request as OpenAI has it, to its prompts
+    responses.py         a request to the Responses API, to a chat
     interface.py         what a prompt becomes, and what this room needs of others
     tokenizer.py         prompts to token ids, by whichever way is proven; comparisons with engines
     local_model.py       a model whose files are named, and whether engines agree

@@ -92,7 +92,7 @@ class PromptTokenizer(Protocol):
         """The token ids that an engine computes for the prompt.
 
         Args:
-            prompt: of `tokens.prompt.read_chat` or `read_completion`.
+            prompt: of `tokens.prompt`, or of `tokens.responses`.
             tenant_id: whose engines may be asked; "" for the default tenant.
 
         Raises:

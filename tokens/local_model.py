@@ -19,6 +19,7 @@ class Form(StrEnum):
     """What a prompt was."""
 
     CHAT = "chat"
+    RESPONSE = "response"
     COMPLETION = "completion"
 
 
@@ -54,8 +55,12 @@ class Difference(NamedTuple):
 
 
 def form_of(prompt: ChatPrompt | TextPrompt) -> Form:
-    """Chats go through the template, completions through what the tokenizer adds by itself."""
-    return Form.CHAT if isinstance(prompt, ChatPrompt) else Form.COMPLETION
+    """Chats go through the template, completions through what the tokenizer adds by itself, and
+    responses through both.
+    """
+    if isinstance(prompt, TextPrompt):
+        return Form.COMPLETION
+    return Form.RESPONSE if prompt.is_response else Form.CHAT
 
 
 class LocalModel:

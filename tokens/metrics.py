@@ -67,7 +67,7 @@ TOKENS: Final[tuple[Family["Tokenizer"], ...]] = (
     gauges(
         "reprise_tokens_differ",
         "Whether an engine computes other tokens than the model's files make, so that engines are"
-        " asked instead, by model and form (chat, completion).",
+        " asked instead, by model and form (chat, response, completion).",
         ("model", "form"),
         _different,
     ),

@@ -25,9 +25,18 @@ def _long(model: str) -> ChatPrompt:
     return ChatPrompt(model, messages)
 
 
+def _response(model: str) -> ChatPrompt:
+    return _long(model)._replace(add_special_tokens=True, is_response=True)
+
+
 def _text(model: str) -> TextPrompt:
     return TextPrompt(model, _TEXT)
 
 
-PROBES: Final[tuple[Callable[[str], ChatPrompt | TextPrompt], ...]] = (_short, _long, _text)
+PROBES: Final[tuple[Callable[[str], ChatPrompt | TextPrompt], ...]] = (
+    _short,
+    _long,
+    _response,
+    _text,
+)
 """Each makes one of a model. Chats come first: most requests are chats."""

@@ -6,7 +6,7 @@ A request comes as a decoded JSON object. Fields that decide no tokens are passe
 from array import array
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from schemas.errors import RepriseError
 from tokens.bounds import MESSAGES_MAX, PROMPT_CHARACTERS_MAX, PROMPT_TOKENS_MAX
@@ -21,6 +21,13 @@ TEXT_PARTS: Final = {
 """Kinds of content parts that are text, with the field that has the text."""
 
 _ENGINE_ONLY: Final = ("prompt_embeds", "input_ids", "mm_processor_kwargs", "kv_transfer_params")
+_EMBEDDED_CHAT: Final = (
+    *("model", "add_generation_prompt", "continue_final_message", "add_special_tokens"),
+    *("chat_template", "chat_template_kwargs", "truncate_prompt_tokens", "truncation_side"),
+    *_ENGINE_ONLY,
+)
+"""Fields that decide the tokens of a chat of which an embedding is asked."""
+
 _RESERVED_KWARGS: Final = frozenset(
     {
         "chat_template",
@@ -60,7 +67,7 @@ class NoTokens(StrEnum):
     """Why a prompt has no token ids here. The request is routed by load."""
 
     MEDIA = "media"
-    """The prompt has images, audio, video or files, whose tokens only the engine knows."""
+    """The prompt has images, audio, video or files, and no engine of the model can be asked."""
     SEVERAL_PROMPTS = "several_prompts"
     """The request has more than one prompt."""
     UNSUPPORTED = "unsupported"
@@ -123,6 +130,8 @@ class ChatPrompt(NamedTuple):
         add_special_tokens: whether the tokenizer adds its own to those of the template.
         truncation: None for none.
         tool_choice: as it came; SGLang tells the template of no tools where it says so.
+        has_media: whether messages have parts that are no text, whose tokens an engine alone knows.
+        is_response: whether it is that of `POST /v1/responses`, which engines may render otherwise.
     """
 
     model: str
@@ -136,6 +145,8 @@ class ChatPrompt(NamedTuple):
     add_special_tokens: bool = False
     truncation: Truncation | None = None
     tool_choice: object = None
+    has_media: bool = False
+    is_response: bool = False
 
 
 class TextPrompt(NamedTuple):
@@ -163,13 +174,14 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
 
     Raises:
         PromptError: no engine would take it.
-        NoTokensError: it has what cannot be tokenized here: MEDIA and the like.
+        NoTokensError: it has what nobody can be asked to tokenize: UNSUPPORTED and the like.
     """
-    _check_engine_only(request)
+    check_engine_only(request)
     messages = _objects(request, "messages")
     if not messages:
         raise PromptError("messages", "expected at least one message, got none")
-    size = sum(map(_message_size, messages))
+    sizes = list(map(_message_size, messages))
+    size = sum(one.characters for one in sizes)
     if size > PROMPT_CHARACTERS_MAX:
         raise _too_large(size)
     continues = _flag(request, "continue_final_message", default=False)
@@ -189,18 +201,37 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
         _flag(request, "add_special_tokens", default=False),
         _truncation(request),
         request.get("tool_choice"),
+        any(one.has_media for one in sizes),
     )
 
 
 def read_completion(request: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
-    """The prompt of `POST /v1/completions`. Raises as `read_chat`."""
-    _check_engine_only(request)
-    prompt = request.get("prompt")
-    if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list):
-        if len(prompt) > 1:
-            text = f"the request has {len(prompt)} prompts: only one can be tokenized here"
-            raise NoTokensError(NoTokens.SEVERAL_PROMPTS, text)
-        prompt = prompt[0]
+    """The one prompt of `POST /v1/completions`. Raises as `read_chat`."""
+    found = read_completions(request)
+    if len(found) > 1:
+        text = f"the request has {len(found)} prompts: only one can be tokenized here"
+        raise NoTokensError(NoTokens.SEVERAL_PROMPTS, text)
+    return found[0]
+
+
+def read_completions(
+    request: Mapping[str, Any], field: str = "prompt"
+) -> list[TextPrompt | TokenPrompt]:
+    """All prompts of `POST /v1/completions`, at least one. Raises as `read_chat`.
+
+    Args:
+        request: as it came.
+        field: that has the prompts.
+    """
+    check_engine_only(request)
+    given = request.get(field)
+    prompts: Sequence[object] = [given]
+    if isinstance(given, list) and given and isinstance(given[0], str | list):
+        prompts = given
+    return [_completion(request, one, field) for one in prompts]
+
+
+def _completion(request: Mapping[str, Any], prompt: object, field: str) -> TextPrompt | TokenPrompt:
     model, truncation = _text(request, "model"), _truncation(request)
     if isinstance(prompt, str):
         if len(prompt) > PROMPT_CHARACTERS_MAX:
@@ -208,9 +239,35 @@ def read_completion(request: Mapping[str, Any]) -> TextPrompt | TokenPrompt:
         special = _flag(request, "add_special_tokens", default=True)
         return TextPrompt(model, prompt, special, truncation)
     if isinstance(prompt, list):
-        return TokenPrompt(model, packed(prompt, "prompt"), truncation)
-    text = f"expected prompt to be text or token ids, got {_kind(prompt)}"
-    raise PromptError("prompt", text)
+        return TokenPrompt(model, packed(prompt, field), truncation)
+    text = f"expected {field} to be text or token ids, got {kind_of(prompt)}"
+    raise PromptError(field, text)
+
+
+def read_embeddings(request: Mapping[str, Any]) -> list[Prompt]:
+    """All prompts of `POST /v1/embeddings`, at least one: texts, token ids, or chats, which `input`
+    or `messages` has. Raises as `read_chat`.
+    """
+    field = "input" if request.get("messages") is None else "messages"
+    given = request.get(field)
+    several = given if isinstance(given, list) and given and _is_chat(given[0]) else [given]
+    if field == "input" and not _is_chat(several[0]):
+        return list(read_completions(request, field))
+    return [_embedded_chat(request, one) for one in several]
+
+
+def _embedded_chat(request: Mapping[str, Any], messages: object) -> ChatPrompt:
+    kept = {name: request[name] for name in _EMBEDDED_CHAT if name in request}
+    return read_chat({"add_generation_prompt": False, **kept, "messages": messages})
+
+
+def _is_chat(given: object) -> bool:
+    """As vLLM knows one."""
+    return (
+        isinstance(given, list)
+        and bool(given)
+        and all(isinstance(one, Mapping) and isinstance(one.get("role"), str) for one in given)
+    )
 
 
 def packed(tokens: Sequence[object], field: str) -> bytes:
@@ -224,10 +281,9 @@ def packed(tokens: Sequence[object], field: str) -> bytes:
         text = f"expected at most {PROMPT_TOKENS_MAX} token ids, got {len(tokens)}"
         raise NoTokensError(NoTokens.TOO_LARGE, text)
     try:
-        numbers = [one for one in tokens if type(one) is int]
-        if len(numbers) < len(tokens):
+        if set(map(type, tokens)) - {int}:  # no bool, which array takes
             raise TypeError
-        return array("I", numbers).tobytes()
+        return array("I", cast(Sequence[int], tokens)).tobytes()
     except (TypeError, OverflowError) as error:
         raise PromptError(field, f"expected {field} to be token ids from 0 to 2**32-1") from error
 
@@ -242,46 +298,55 @@ def cut_off(tokens: bytes, truncation: Truncation | None) -> bytes:
     return tokens[-size:] if truncation.is_left else tokens[:size]
 
 
-def _check_engine_only(request: Mapping[str, Any]) -> None:
+def check_engine_only(request: Mapping[str, Any]) -> None:
+    """Raises NoTokensError where a request has what an engine alone can turn into tokens."""
     for name in _ENGINE_ONLY:
         if request.get(name) is not None:
             raise NoTokensError(NoTokens.UNSUPPORTED, f"only an engine knows what {name} makes")
 
 
-def _message_size(message: Mapping[str, Any]) -> int:
+class _Size(NamedTuple):
+    characters: int
+    has_media: bool = False
+
+
+def _message_size(message: Mapping[str, Any]) -> _Size:
     """The characters of a message, which is checked for form."""
     role = message.get("role")
     if not isinstance(role, str) or not role:
-        raise PromptError("messages", f"expected each role to be text, got {_kind(role)}")
+        raise PromptError("messages", f"expected each role to be text, got {kind_of(role)}")
     content = message.get("content")
-    size = len(role)
+    size, has_media = len(role), False
     if isinstance(content, str):
         size += len(content)
     elif isinstance(content, list):
-        size += sum(map(_part_size, content))
+        parts = [_part_size(one) for one in content]
+        size += sum(filter(None, parts))
+        has_media = None in parts
     elif content is not None:
-        text = f"expected content to be text or a list of parts, got {_kind(content)}"
+        text = f"expected content to be text or a list of parts, got {kind_of(content)}"
         raise PromptError("messages", text)
     if "tool_calls" in message:
         size += _call_size(message["tool_calls"])
     for name in ("reasoning", "reasoning_content"):
         if isinstance(said := message.get(name), str):
             size += len(said)
-    return size
+    return _Size(size, has_media)
 
 
-def _part_size(part: object) -> int:
+def _part_size(part: object) -> int | None:
+    """The characters of a part; None of one that is no text."""
     if isinstance(part, str):
         return len(part)
     if not isinstance(part, Mapping):
-        raise PromptError("messages", f"expected each part to be an object, got {_kind(part)}")
+        raise PromptError("messages", f"expected each part to be an object, got {kind_of(part)}")
     kind = part.get("type")
     field = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
     if field is None or "uuid" in part:
-        raise NoTokensError(NoTokens.MEDIA, "the messages have parts that are no text")
+        return None
     text = part.get(field)
     if text is not None and not isinstance(text, str):
-        raise PromptError("messages", f"expected {field} of a part to be text, got {_kind(text)}")
+        raise PromptError("messages", f"expected {field} of a part to be text, got {kind_of(text)}")
     return len(text or "")
 
 
@@ -289,7 +354,7 @@ def _call_size(calls: object) -> int:
     if calls is None:
         return 0
     if not isinstance(calls, list) or len(calls) > MESSAGES_MAX:
-        raise PromptError("messages", f"expected tool_calls to be a list, got {_kind(calls)}")
+        raise PromptError("messages", f"expected tool_calls to be a list, got {kind_of(calls)}")
     size = 0
     for call in calls:
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -298,7 +363,7 @@ def _call_size(calls: object) -> int:
             raise NoTokensError(NoTokens.UNSUPPORTED, text)
         arguments = function.get("arguments")
         if not isinstance(arguments, str):
-            text = f"expected arguments of a tool call to be text, got {_kind(arguments)}"
+            text = f"expected arguments of a tool call to be text, got {kind_of(arguments)}"
             raise PromptError("messages", text)
         size += len(arguments)
     return size
@@ -308,7 +373,7 @@ def _template_kwargs(request: Mapping[str, Any]) -> dict[str, Any]:
     """As vLLM makes them: null and "auto" count as not given, and an effort asks for thinking."""
     given = request.get("chat_template_kwargs") or {}
     if not isinstance(given, Mapping):
-        text = f"expected chat_template_kwargs to be an object, got {_kind(given)}"
+        text = f"expected chat_template_kwargs to be an object, got {kind_of(given)}"
         raise PromptError("chat_template_kwargs", text)
     reserved = _RESERVED_KWARGS.intersection(given)
     if reserved:
@@ -328,7 +393,7 @@ def _truncation(request: Mapping[str, Any]) -> Truncation | None:
     if tokens is None:
         return None
     if type(tokens) is not int or tokens < -1:
-        text = f"expected truncate_prompt_tokens to be -1 or more, got {_kind(tokens)}"
+        text = f"expected truncate_prompt_tokens to be -1 or more, got {kind_of(tokens)}"
         raise PromptError("truncate_prompt_tokens", text)
     if tokens < 0 or side not in ("left", "right"):
         text = "only an engine knows how long a prompt may be, and which side it cuts by itself"
@@ -341,7 +406,7 @@ def _objects(request: Mapping[str, Any], field: str) -> Sequence[Mapping[str, An
     if found is None:
         return ()
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise PromptError(field, f"expected {field} to be a list of objects, got {_kind(found)}")
+        raise PromptError(field, f"expected {field} to be a list of objects, got {kind_of(found)}")
     if len(found) > MESSAGES_MAX:
         text = f"expected at most {MESSAGES_MAX} of {field}, got {len(found)}"
         raise NoTokensError(NoTokens.TOO_LARGE, text)
@@ -353,7 +418,7 @@ def _text(request: Mapping[str, Any], field: str) -> str:
     if found is None:
         return ""
     if not isinstance(found, str):
-        raise PromptError(field, f"expected {field} to be text, got {_kind(found)}")
+        raise PromptError(field, f"expected {field} to be text, got {kind_of(found)}")
     return found
 
 
@@ -362,7 +427,7 @@ def _flag(request: Mapping[str, Any], field: str, *, default: bool) -> bool:
     if found is None:
         return default
     if not isinstance(found, bool):
-        raise PromptError(field, f"expected {field} to be true or false, got {_kind(found)}")
+        raise PromptError(field, f"expected {field} to be true or false, got {kind_of(found)}")
     return found
 
 
@@ -371,7 +436,7 @@ def _too_large(size: int) -> NoTokensError:
     return NoTokensError(NoTokens.TOO_LARGE, text)
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
     """What came, without any of it."""
     kinds = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
     return kinds.get(type(value), "nothing" if value is None else "a number")

@@ -1,13 +1,17 @@
 """Jinja's sandbox, in which one expression makes no more text than a prompt may have.
 
 Jinja bounds `range` alone: `"a" * 10**10` takes 10 GB, at the first rendering. Bounded are the
-operators, and what pads and formats; not `join` of many large texts.
+operators, what pads, formats, wraps and fills up, and what is put together of many texts, before it
+is: `~`, `join`, and what a macro or a block has made.
 """
 
 import re
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
-from jinja2.filters import FILTERS
+from jinja2 import pass_environment, pass_eval_context
+from jinja2.filters import FILTERS, make_attrgetter, sync_do_slice
+from jinja2.nodes import EvalContext
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
@@ -21,13 +25,36 @@ _WIDE: Final = re.compile(r"[0-9]{7}|%[^%a-zA-Z]*\*|\{[^{}]*\{")
 """A width of seven digits, or one that an argument says."""
 
 
+def joined(texts: Iterable[Any], separator: str = "") -> str:
+    """The texts in one.
+
+    Raises:
+        TemplateError: it would be more than a prompt may have.
+    """
+    found: list[str] = []
+    size = -len(separator)
+    for one in texts:
+        found.append(str(one))
+        size += len(found[-1]) + len(separator)
+        _check(size)
+    return separator.join(found)
+
+
 class BoundedEnvironment(ImmutableSandboxedEnvironment):
     """See the module."""
 
     intercepted_binops = frozenset({"*", "**", "+", "%"})
+    concat = staticmethod(joined)
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+        del self.globals["lipsum"]
+        self.filters["batch"] = _batched
+        self.filters["slice"] = _sliced
+        self.filters["join"] = _joined
+        self.filters["replace"] = _replaced
+        self.filters["sum"] = _summed
+        self.filters["wordwrap"] = _wrapped
         self.filters["center"] = _centered
         self.filters["indent"] = _indented
         self.filters["format"] = _formatted
@@ -60,6 +87,8 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
                 _check(text.count(str(args[0])) * len(str(args[1])))
             elif name in ("format", "format_map"):
                 _check_format(text)
+            elif name == "join" and args:
+                return joined(args[0], text)
         return super().call(context, obj, *args, **named)
 
 
@@ -105,4 +134,63 @@ def _indented(s: str, width: int | str = 4, first: bool = False, blank: bool = F
 def _formatted(value: str, *args: Any, **named: Any) -> str:
     _check_format(value)
     found: str = FILTERS["format"](value, *args, **named)
+    return found
+
+
+@pass_eval_context
+def _joined(
+    context: EvalContext, value: Iterable[Any], d: str = "", attribute: str | int | None = None
+) -> str:
+    if attribute is not None:
+        value = map(make_attrgetter(context.environment, attribute), value)
+    return joined(value, str(d))
+
+
+@pass_eval_context
+def _replaced(context: EvalContext, s: str, old: str, new: str, count: int | None = None) -> str:
+    _check(str(s).count(str(old)) * len(str(new)))
+    found: str = FILTERS["replace"](context, s, old, new, count)
+    return found
+
+
+@pass_environment
+def _summed(
+    environment: BoundedEnvironment,
+    iterable: Iterable[Any],
+    attribute: str | int | None = None,
+    start: Any = 0,
+) -> Any:
+    items = list(iterable)
+    if isinstance(start, list | tuple):
+        get = make_attrgetter(environment, attribute) if attribute is not None else None
+        parts = items if get is None else map(get, items)
+        _check(sum(len(one) for one in parts if isinstance(one, list | tuple)))
+    return FILTERS["sum"](environment, items, attribute, start)
+
+
+@pass_environment
+def _wrapped(
+    environment: BoundedEnvironment,
+    s: str,
+    width: int = 79,
+    break_long_words: bool = True,
+    wrapstring: str | None = None,
+    break_on_hyphens: bool = True,
+) -> str:
+    _check(len(s) * len(wrapstring or ""))
+    found: str = FILTERS["wordwrap"](
+        environment, s, width, break_long_words, wrapstring, break_on_hyphens
+    )
+    return found
+
+
+def _batched(value: Iterable[Any], linecount: int, fill_with: Any = None) -> Iterator[list[Any]]:
+    _check(linecount)
+    found: Iterator[list[Any]] = FILTERS["batch"](value, linecount, fill_with)
+    return found
+
+
+def _sliced(value: Collection[Any], slices: int, fill_with: Any = None) -> Iterator[list[Any]]:
+    _check(slices)
+    found: Iterator[list[Any]] = sync_do_slice(value, slices, fill_with)
     return found

@@ -20,10 +20,11 @@ import jinja2
 from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
+from jinja2.visitor import NodeTransformer
 
 from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_STEPS_MAX
 from tokens.rendering_errors import TemplateError, TemplateSlowError
-from tokens.sandbox import BoundedEnvironment
+from tokens.sandbox import BoundedEnvironment, joined
 
 _CLOCK_STEPS: Final = 256  # from one look at the clock to the next
 _CONTINUED: Final = "CONTINUE_FINAL_MESSAGE_TAG "
@@ -57,6 +58,15 @@ class _Steps(Extension):
         """One more."""
         self.meter.step()
         return ""
+
+    def joined(self, texts: list[Any]) -> str:
+        """What `~` makes of them."""
+        return joined(texts)
+
+    def concatenation(self, one: nodes.Concat) -> nodes.Node:
+        """`~` as it stands in a template."""
+        texts = nodes.List(one.nodes, lineno=one.lineno)
+        return self.call_method("joined", [texts]).set_lineno(one.lineno)
 
     def statement(self, line: int) -> nodes.Node:
         """The call as it stands in a template."""
@@ -168,8 +178,21 @@ class ChatTemplate:
         return cut if text[at : at + len(_CONTINUED)] == _CONTINUED else cut.rstrip()
 
 
+class _Bounded(NodeTransformer):
+    """Puts a bounded call in the place of each `~`."""
+
+    def __init__(self, steps: _Steps) -> None:
+        self._steps = steps
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        """See `NodeTransformer`."""
+        self.generic_visit(node)
+        return self._steps.concatenation(node)
+
+
 def _metered(tree: nodes.Template, steps: _Steps) -> nodes.Template:
-    """The same, with a step in each round of a loop and each call of a macro."""
+    """The same, with a step in each round of a loop and each call of a macro, and `~` bounded."""
+    _Bounded(steps).visit(tree)
     for loop in tree.find_all(nodes.For):
         loop.body.insert(0, steps.statement(loop.lineno))
     for macro in tree.find_all(nodes.Macro):

@@ -55,6 +55,8 @@ ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
 PROMPTS_WAITING_MAX: Final = 16  # prompts that wait for a thread, or have one; reason="busy"
 TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
+MEDIA_AT_ONCE_MAX: Final = 8  # of these with images or the like, which an engine has to read
+MEDIA_PAUSE_S: Final = 30.0  # the same as PAUSE_S, of such questions alone
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
 LOOP_BYTES_MAX: Final = 65_536  # of a prompt, as JSON, whose text is made on the event loop
@@ -112,8 +114,10 @@ class Tokenizer:
         self._pool = ThreadPoolExecutor(TOKENS_THREADS, "tokens")
         self._waiting = 0
         self._asked = 0
+        self._asked_of_media = 0
         self._turn = 0
-        self._pauses: OrderedDict[str, float] = OrderedDict()
+        # By base URL, and whether they are of media alone.
+        self._pauses: OrderedDict[tuple[str, bool], float] = OrderedDict()
         self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
         self._watch: asyncio.Task[None] | None = None
@@ -170,6 +174,9 @@ class Tokenizer:
             text = f"expected at most {PROMPT_CHARACTERS_MAX} characters with tools and documents"
             raise NoTokensError(NoTokens.TOO_LARGE, f"{text}, got more")
         model = self.models.get(prompt.model)
+        if isinstance(prompt, ChatPrompt) and prompt.has_media:
+            content = await self._asked_about_media(prompt, tenant_id)
+            return Tokens(content, TokenSource.ENGINE)
         if model is not None:
             tokenizer = model.tokenizer_for(form_of(prompt))
             if tokenizer is not None:
@@ -240,17 +247,43 @@ class Tokenizer:
         engines = self._engines.of_model(prompt.model, tenant_id)
         if not engines:
             raise _no_tokenizer(model)
-        now = self._clock.monotonic()
-        awake = [one for one in engines if self._pauses.get(one.url, 0.0) <= now]
-        if not awake:
-            text = f"no engine of the model has answered /tokenize in the last {PAUSE_S:g} s"
-            raise NoTokensError(NoTokens.ENGINE_SILENT, text)
-        self._turn += 1
-        engine = awake[self._turn % len(awake)]
+        engine = self._awake(engines, PAUSE_S, has_media=False)
         body = question(prompt, engine.kind)
         return cut_off(await self._ask(engine, body, ENGINE_WAIT_S), prompt.truncation)
 
-    async def _ask(self, engine: Engine, body: bytes, wait_s: float) -> bytes:
+    async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> bytes:
+        """What an engine makes of a chat with media: it has to read them, and may be slow."""
+        engines = [
+            one for one in self._engines.of_model(prompt.model, tenant_id) if one.kind != SGLANG
+        ]
+        if not engines:
+            text = "the messages have parts that are no text, and no engine can be asked about them"
+            raise NoTokensError(NoTokens.MEDIA, text)
+        engine = self._awake(engines, MEDIA_PAUSE_S, has_media=True)
+        body = question(prompt, engine.kind)
+        if self._asked_of_media >= MEDIA_AT_ONCE_MAX:
+            text = f"expected at most {MEDIA_AT_ONCE_MAX} chats with media at once: try again"
+            raise NoTokensError(NoTokens.BUSY, text)
+        self._asked_of_media += 1
+        try:
+            found = await self._ask(engine, body, ENGINE_WAIT_S, has_media=True)
+        finally:
+            self._asked_of_media -= 1
+        return cut_off(found, prompt.truncation)
+
+    def _awake(self, engines: Sequence[Engine], pause_s: float, *, has_media: bool) -> Engine:
+        """One that is not silent; they take turns."""
+        now = self._clock.monotonic()
+        awake = [one for one in engines if self._pauses.get((one.url, has_media), 0.0) <= now]
+        if not awake:
+            text = f"no engine of the model has answered /tokenize in the last {pause_s:g} s"
+            raise NoTokensError(NoTokens.ENGINE_SILENT, text)
+        self._turn += 1
+        return awake[self._turn % len(awake)]
+
+    async def _ask(
+        self, engine: Engine, body: bytes, wait_s: float, *, has_media: bool = False
+    ) -> bytes:
         """Raises NoTokensError: ENGINE_SILENT, ENGINE_REFUSES or BUSY."""
         if self._asked >= ASKED_AT_ONCE_MAX:
             text = f"expected at most {ASKED_AT_ONCE_MAX} questions to engines at once: try again"
@@ -263,18 +296,20 @@ class Tokenizer:
             return read_answer(answer)
         except NoTokensError as error:
             if error.reason is NoTokens.ENGINE_SILENT:
-                self._pause(engine)
+                self._pause(engine, has_media=has_media)
             raise
         except RepriseError as error:
-            self._pause(engine)
+            self._pause(engine, has_media=has_media)
             text = f"the engine does not answer /tokenize: {cause_of(error)}"
             raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
         finally:
             self._asked -= 1
 
-    def _pause(self, engine: Engine) -> None:
-        self._pauses[engine.url] = self._clock.monotonic() + PAUSE_S
-        self._pauses.move_to_end(engine.url)
+    def _pause(self, engine: Engine, *, has_media: bool) -> None:
+        key = engine.url, has_media
+        pause_s = MEDIA_PAUSE_S if has_media else PAUSE_S
+        self._pauses[key] = self._clock.monotonic() + pause_s
+        self._pauses.move_to_end(key)
         while len(self._pauses) > PAUSES_MAX:
             self._pauses.popitem(last=False)
 
@@ -371,7 +406,7 @@ class Tokenizer:
         now = self._clock.monotonic()
         if now < self._probed.get(key, -PROBED_AGAIN_S) + PROBED_AGAIN_S:
             return
-        if now < self._pauses.get(engine.url, 0.0):
+        if now < self._pauses.get((engine.url, False), 0.0):
             return
         for make in PROBES:
             prompt = make(model.name)
@@ -382,7 +417,7 @@ class Tokenizer:
                 text = await self._text(model, tokenizer, prompt, engine.kind)
                 ours, _ = tokenizer.tokens_of(text, prompt)
                 await self._compare_with(engine, model, prompt, text, ours)
-        if self._pauses.get(engine.url, 0.0) <= now:
+        if self._pauses.get((engine.url, False), 0.0) <= now:
             self._probed[key] = now
             self._probed.move_to_end(key)
             while len(self._probed) > PROBED_MAX:

@@ -36,7 +36,7 @@ from gateway.picker.messages.ext_proc_pb2 import (
     ProtocolConfiguration,
 )
 from gateway.placement import PlacedRequest, unknown_model
-from gateway.requests import ClientRequest, read_request
+from gateway.requests import RESPONSES, ClientRequest, read_request
 from gateway.usage import Usage, read_usage
 from query_api.access.rights import Access
 from query_api.http.errors import body_too_large, body_too_slow
@@ -260,7 +260,8 @@ class PickedRequest:
         self._outcome = Outcome(parts.placer, parts.prompts, placed, placement, parts.clock)
         fallbacks = parts.placer.fallbacks(placed, placement)
         self._engines = in_order(placement.target, fallbacks)
-        self._events = EventStream(leaves_out=request.leaves_out)
+        are_named = request.path == RESPONSES
+        self._events = EventStream(leaves_out=request.leaves_out, are_named=are_named)
         self._count_at(placement.target)
         self.state, self.result = State.PLACED, "picked"
         self._give_back()
@@ -344,11 +345,6 @@ class PickedRequest:
 
     def _read_answer(self, outcome: Outcome, piece: bytes, *, is_end: bool) -> bytes:
         """What passes of it."""
-        if self._is_begun:
-            outcome.go_on()
-        elif piece or is_end:
-            self._is_begun = True
-            outcome.begin()
         passed = piece
         if self._events is not None:
             passed = self._events.feed(piece)
@@ -356,6 +352,11 @@ class PickedRequest:
                 passed += self._events.end()
         elif self._reads_whole:
             self._collect(piece)
+        if self._is_begun:
+            outcome.go_on()
+        elif (piece or is_end) and (self._events is None or self._events.has_begun):
+            self._is_begun = True
+            outcome.begin()
         if is_end:
             self._complete(outcome, self._usage())
         return passed

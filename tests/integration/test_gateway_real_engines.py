@@ -20,7 +20,7 @@ from devtools.engines import MissingEnginesError, engines
 from tests.contract.test_gateway_contract import gateway_port
 from tests.gateway import Client, ClientAnswer
 from tests.processes import Service, until
-from tests.vllm import ADAPTER, MODEL, START_S, VllmEngine
+from tests.vllm import ADAPTER, BLOCK, MODEL, START_S, VllmEngine
 
 pytestmark = pytest.mark.timeout(2 * START_S + 300)
 
@@ -118,6 +118,34 @@ def _said(got: ClientAnswer) -> str:
     return "".join(one[0]["delta"].get("content") or "" for one in choices)
 
 
+async def _respond(talk: Talk, rng: random.Random) -> None:
+    """A conversation by `/v1/responses`: its tokens are those that the engine counts, and each turn
+    finds the last one in the cache.
+    """
+    tools = [{"type": "function", "name": "f", "parameters": {"type": "object"}}]
+    items: list[Any] = [{"role": "user", "content": " ".join(rng.choices(WORDS, k=200))}]
+    known = []
+    for turn in range(6):
+        body = {"model": MODEL, "instructions": "Be terse", "input": items, "tools": tools}
+        more = {"max_output_tokens": 8, "temperature": 0, "stream": bool(turn % 2)}
+        got = await talk.client.post(body | more, "/v1/responses")
+        assert (got.status, got.is_whole) == (200, True), got.body
+        items.append({"type": "function_call", "call_id": f"c{turn}", "name": "f"})
+        items[-1]["arguments"] = json.dumps({"x": turn})
+        items.append({"type": "function_call_output", "call_id": f"c{turn}", "output": "7"})
+        decided = talk.service.get(f"/decisions/{got.header('reprise-decision')}")[1]
+        outcome = decided["outcome"]
+        assert outcome["event"] == "completed"
+        if got.header("reprise-by-load") is None:
+            known.append(decided)
+            assert outcome["prompt_tokens"] == decided["prompt_tokens"], "as the engine counts them"
+    print(f"{len(known)} of 6 responses known")
+    assert known
+    last = known[-1]
+    assert last["outcome"]["cached_tokens"] > last["prompt_tokens"] / 2
+    assert abs(last["promised_tokens"] - last["outcome"]["cached_tokens"]) <= 2 * BLOCK
+
+
 def test_conversations_before_real_engines(real: tuple[Service, list[VllmEngine]]) -> None:
     service, found = real
     talk = Talk(service)
@@ -133,6 +161,7 @@ def test_conversations_before_real_engines(real: tuple[Service, list[VllmEngine]
     assert {one["id"] for one in listed} == {MODEL, ADAPTER}
     asked: dict[str, Any] = {"model": ADAPTER, "messages": [{"role": "user", "content": "x"}]}
     assert asyncio.run(talk.client.post(asked | {"max_tokens": 2})).status == 200
+    asyncio.run(_respond(talk, random.Random(8)))
     refused = asyncio.run(talk.client.post({"model": MODEL, "messages": "no list"}))
     assert refused.status == 400
     assert refused.document["error"]["message"]

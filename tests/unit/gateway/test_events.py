@@ -1,5 +1,6 @@
 """Streams of events: what is passed on, and what is read."""
 
+import json
 import random
 
 import pytest
@@ -59,3 +60,54 @@ def test_event_above_the_bound_is_passed_on_as_it_comes() -> None:
 
 def test_last_event_without_an_end_is_passed_on() -> None:
     assert passed([WORD, b"data: cut"])[0] == WORD + b"data: cut"
+
+
+def named(name: str, **fields: object) -> bytes:
+    return f"event: {name}\ndata: {json.dumps({'type': name, **fields})}\n\n".encode()
+
+
+TAKEN = named("response.created", response={"id": "resp_1", "usage": None})
+QUEUED = named("response.in_progress", response={"id": "resp_1", "usage": None})
+TEXT = named("response.output_text.delta", delta="event: response.completed")
+COMPLETED = named(
+    "response.completed",
+    response={
+        "id": "resp_1",
+        "usage": {
+            "input_tokens": 9,
+            "output_tokens": 2,
+            "input_tokens_details": {"cached_tokens": 4},
+        },
+    },
+)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_named_events_say_their_beginning_and_their_end_however_they_are_cut(seed: int) -> None:
+    rng = random.Random(seed)
+    before, after = TAKEN + QUEUED, TEXT + TEXT + COMPLETED
+    whole = before + after
+    cuts = sorted(rng.sample(range(1, len(whole)), 20))
+    stream, came = EventStream(leaves_out=False, are_named=True), 0
+    for start, end in zip([0, *cuts], [*cuts, len(whole)], strict=True):
+        assert stream.feed(whole[start:end]) == whole[start:end]
+        came = end
+        assert stream.is_done == (came == len(whole))
+        first = len(before) + TEXT.index(b"\n") + 1
+        assert stream.has_begun == (came >= first)
+    assert stream.usage == Usage(9, 4, 2, "resp_1")
+
+
+@pytest.mark.parametrize("name", ["response.incomplete", "response.failed", "error"])
+def test_named_events_may_end_otherwise(name: str) -> None:
+    stream = EventStream(leaves_out=False, are_named=True)
+    stream.feed(TAKEN + TEXT + named(name))
+    assert stream.is_done
+    stream.feed(TEXT)
+    assert not stream.is_done
+
+
+def test_events_without_names_begin_at_once() -> None:
+    stream = EventStream(leaves_out=False)
+    stream.feed(WORD[:5])
+    assert stream.has_begun

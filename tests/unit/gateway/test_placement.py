@@ -8,16 +8,18 @@ import pytest
 
 from gateway.gateway import Gateway
 from gateway.placement import ASKED_BY
-from gateway.settings import GatewaySettings
+from gateway.settings import Affinity, GatewaySettings
 from routing.decisions.interface import RouteRequest
 from routing.decisions.router import Router
 from routing.log.embedded import RoutingLog
 from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Registration
+from schemas.routing_records import Refusal
 from tests.fakes import FakeTable
 from tests.gateway import World
 from tests.unit.gateway.test_exchange import PROMPT, run
+from tests.unit.gateway.test_pairs import LONG, pair
 
 SCOPE = PrefixScope("default", "m", "", 16, "")
 
@@ -70,3 +72,14 @@ async def _opened(gateway: Gateway) -> None:
 
 def _log(directory: Path) -> RoutingLog:
     return RoutingLog(directory / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+
+
+def test_session_whose_engine_takes_a_part_alone_costs_one_decision() -> None:
+    async def scenario(found: World) -> None:
+        await pair(found)
+        for _ in range(3):
+            assert (await found.client.post(LONG, "/v1/completions")).status == 200
+        found_decisions = found.router.live.recent(9, lambda tenant: True)
+        assert [one.decision.refused for one in found_decisions] == [Refusal.NO] * 3
+
+    run(scenario, settings=GatewaySettings(host="127.0.0.1", affinity=Affinity.HARD))

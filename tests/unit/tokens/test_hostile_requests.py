@@ -15,7 +15,15 @@ pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
 from tests.model_directories import write_model
 from tokens.engine_tokenizer import question
 from tokens.model_tokenizer import ModelTokenizer
-from tokens.prompt import ChatPrompt, NoTokensError, PromptError, read_chat, read_completion
+from tokens.prompt import (
+    ChatPrompt,
+    NoTokensError,
+    PromptError,
+    read_chat,
+    read_completion,
+    read_embeddings,
+)
+from tokens.responses import read_response
 
 TEMPLATE = (
     "{{ bos_token }}{{ tools | tojson }}{{ documents }}{% for m in messages %}<|im_start|>"
@@ -76,6 +84,41 @@ CHATS = st.fixed_dictionaries(
         "truncation_side": VALUES,
     },
 )
+ITEMS = st.fixed_dictionaries(
+    {},
+    optional={
+        "type": st.sampled_from(
+            ["message", "reasoning", "function_call", "function_call_output", "item_reference"]
+        )
+        | VALUES,
+        "role": st.sampled_from(["user", "assistant", "system"]) | VALUES,
+        "content": VALUES | st.lists(st.fixed_dictionaries({"type": VALUES, "text": VALUES})),
+        "summary": VALUES,
+        "status": st.sampled_from(["in_progress", "completed"]) | VALUES,
+        "name": VALUES,
+        "arguments": VALUES,
+        "output": VALUES,
+        "call_id": VALUES,
+    },
+)
+RESPONSES = st.fixed_dictionaries(
+    {"input": st.lists(ITEMS, max_size=4) | VALUES},
+    optional={
+        "instructions": VALUES,
+        "reasoning": VALUES,
+        "tools": st.lists(st.fixed_dictionaries({"type": st.just("function")})) | VALUES,
+        "truncation": VALUES,
+        "chat_template_kwargs": VALUES,
+    },
+)
+EMBEDDINGS = st.fixed_dictionaries(
+    {},
+    optional={
+        "input": VALUES | st.lists(MESSAGES | st.lists(MESSAGES, max_size=2), max_size=3),
+        "messages": VALUES | st.lists(MESSAGES | st.lists(MESSAGES, max_size=2), max_size=3),
+        "add_generation_prompt": VALUES,
+    },
+)
 COMPLETIONS = st.fixed_dictionaries({"prompt": VALUES | st.lists(st.integers(), max_size=4)})
 
 
@@ -104,6 +147,29 @@ def test_a_chat_is_made_tokens_of_or_refused(request: dict[str, Any]) -> None:
     except (PromptError, NoTokensError):
         return
     made(prompt)
+
+
+@settings(max_examples=300, deadline=None)
+@given(request=RESPONSES)
+def test_a_response_is_made_tokens_of_or_refused(request: dict[str, Any]) -> None:
+    try:
+        prompt = read_response(request)
+    except (PromptError, NoTokensError):
+        return
+    made(prompt)
+
+
+@settings(max_examples=200, deadline=None)
+@given(request=EMBEDDINGS)
+def test_embeddings_are_read_or_refused(request: dict[str, Any]) -> None:
+    try:
+        prompts = read_embeddings(request)
+    except (PromptError, NoTokensError):
+        return
+    assert prompts
+    for prompt in prompts:
+        if isinstance(prompt, ChatPrompt):
+            made(prompt)
 
 
 @settings(max_examples=200, deadline=None)

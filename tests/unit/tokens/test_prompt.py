@@ -17,6 +17,8 @@ from tokens.prompt import (
     cut_off,
     read_chat,
     read_completion,
+    read_completions,
+    read_embeddings,
 )
 
 USER = {"role": "user", "content": "Hi"}
@@ -62,14 +64,6 @@ def test_variables_of_the_template_are_those_that_vllm_hands_on(
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, NoTokens.MEDIA),
-        ({"messages": [{"role": "user", "content": [{"image_url": "x"}]}]}, NoTokens.MEDIA),
-        ({"messages": [{"role": "user", "content": [{"type": "file"}]}]}, NoTokens.MEDIA),
-        (
-            {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "uuid": 1}]}]},
-            NoTokens.MEDIA,
-        ),
-        ({"messages": [{"role": "user", "content": [{"type": ["text"]}]}]}, NoTokens.MEDIA),
         ({"messages": [USER] * (MESSAGES_MAX + 1)}, NoTokens.TOO_LARGE),
         (
             {"messages": [{"role": "user", "content": "x" * (PROMPT_CHARACTERS_MAX + 1)}]},
@@ -90,6 +84,59 @@ def test_what_only_an_engine_can_do_has_a_name(fields: dict[str, Any], reason: N
     with pytest.raises(NoTokensError) as refused:
         chat(**fields)
     assert refused.value.reason is reason
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        IMAGE,
+        {"image_url": "x"},
+        {"type": "file"},
+        {"type": "text", "text": "a", "uuid": 1},
+        {"type": ["text"]},
+    ],
+)
+def test_parts_that_are_no_text_are_said(part: dict[str, Any]) -> None:
+    text = {"type": "text", "text": "a"}
+    assert chat(messages=[USER, {"role": "user", "content": [text, part]}, USER]).has_media
+    assert not chat(messages=[{"role": "user", "content": [text]}]).has_media
+
+
+@pytest.mark.parametrize(
+    ("given", "prompts"),
+    [
+        ("a", [TextPrompt("m", "a")]),
+        (["a", "b"], [TextPrompt("m", "a"), TextPrompt("m", "b")]),
+        ([1, 2], [TokenPrompt("m", packed(1, 2))]),
+        ([[1], [2, 3]], [TokenPrompt("m", packed(1)), TokenPrompt("m", packed(2, 3))]),
+    ],
+)
+def test_all_prompts_of_a_request_are_read(given: Any, prompts: list[Any]) -> None:
+    assert read_completions({"model": "m", "prompt": given}) == prompts
+    assert read_embeddings({"model": "m", "input": given}) == prompts
+
+
+@pytest.mark.parametrize("field", ["input", "messages"])
+def test_chats_of_which_an_embedding_is_asked_are_read(field: str) -> None:
+    read = ChatPrompt("m", [USER], add_generation_prompt=False, template_kwargs={})
+    asked = {"model": "m", "tools": [{"type": "function"}], "reasoning_effort": "low"}
+    assert read_embeddings({**asked, field: [USER]}) == [read]
+    assert read_embeddings({**asked, field: [[USER], [USER, USER]]}) == [
+        read,
+        read._replace(messages=[USER, USER]),
+    ]
+    opened = read_embeddings({**asked, field: [USER], "add_generation_prompt": True})
+    assert opened == [read._replace(add_generation_prompt=True)]
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [({"input": None}, "input"), ({"input": [["a"]]}, "input"), ({"messages": ["x"]}, "messages")],
+)
+def test_embedding_of_nothing_is_refused(fields: dict[str, Any], field: str) -> None:
+    with pytest.raises(PromptError) as refused:
+        read_embeddings(fields)
+    assert refused.value.field == field
 
 
 @pytest.mark.parametrize(

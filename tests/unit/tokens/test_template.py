@@ -97,6 +97,25 @@ def test_a_template_that_fails_says_so(text: str) -> None:
         "{{ ('a' * 10000).replace('a', 'b' * 10000) }}",
         "{% set ns = namespace(x='aaaa') %}"
         "{% for i in range(60) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
+        "{% set ns = namespace(x='aaaa') %}"
+        "{% for i in range(60) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}",
+        "{% set t = 'a' * 100000 %}{{ ([t] * 1000) | join | length }}",
+        "{% set t = 'a' * 100000 %}{{ ([{'t': t}] * 1000) | join('', 't') | length }}",
+        "{{ ([''] * 1000) | join('a' * 100000) | length }}",
+        "{{ ('a' * 100000).join([''] * 1000) | length }}",
+        "{% macro f(t) %}{% for i in range(1000) %}{{ t }}{% endfor %}{% endmacro %}"
+        "{{ f('a' * 100000) | length }}",
+        "{% set t %}{% for i in range(1000) %}{{ 'a' * 100000 }}{% endfor %}{% endset %}",
+        "{% filter length %}{% for i in range(1000) %}{{ 'a' * 100000 }}{% endfor %}"
+        "{% endfilter %}",
+        "{% generation %}{% for i in range(1000) %}{{ 'a' * 100000 }}{% endfor %}"
+        "{% endgeneration %}",
+        "{{ ('a' * 10000) | replace('a', 'b' * 10000) | length }}",
+        "{{ ('a ' * 10000) | wordwrap(1, wrapstring='b' * 10000) | length }}",
+        "{{ ([[1] * 10000] * 10000) | sum(start=[]) | length }}",
+        "{{ ([{'t': [1] * 10000}] * 10000) | sum('t', []) | length }}",
+        "{{ [1] | batch(9999999999, 0) | list | length }}",
+        "{{ [1] | slice(9999999999) | list | length }}",
     ],
 )
 def test_no_expression_makes_more_than_a_prompt_may_have(text: str) -> None:
@@ -109,8 +128,17 @@ def test_what_is_within_the_bounds_is_as_jinja_makes_it() -> None:
         "{{ 'ab' * 2 }}{{ 3 * 4 }}{{ [1] + [2] }}{{ 'a' + 'b' }}{{ 2 ** 3 }}{{ 7 % 4 }}"
         "{{ '%5.1f%%' % 2 }}{{ '%s' | format(1) }}{{ '{:>3}'.format(1) }}{{ 'a' | center(3) }}"
         "{{ 'a\\nb' | indent(1) }}{{ 'a'.ljust(2) }}{{ 'ab'.replace('a', 'c') }}{{ 1.5 + 1 }}"
+        "{{ 1 ~ 'b' ~ none ~ x }}{{ [1, 'b'] | join('-') }}"
+        "{{ [{'k': 1}, {'k': 2}] | join(',', 'k') }}"
+        "{{ '-'.join(['a', 'b']) }}{{ 'aa' | replace('a', 'b', 1) }}{{ [1, 2] | sum }}"
+        "{{ [[1], [2]] | sum(start=[]) }}{{ [{'k': 1}] | sum('k') }}{{ 'a b' | wordwrap(1) }}"
+        "{{ [1, 2, 3] | batch(2, 0) | list }}{{ [1, 2] | slice(2) | list }}"
+        "{% macro f(a) %}<{{ a }}>{% endmacro %}{{ f(1) }}{% set y %}z{{ 1 }}{% endset %}{{ y }}"
     )
-    assert rendered(text) == "abab12[1, 2]ab83  2.0%1  1 a a\n ba cb2.5"
+    assert rendered(text) == (
+        "abab12[1, 2]ab83  2.0%1  1 a a\n ba cb2.5"
+        "1bNone1-b1,2a-bba3[1, 2]1a\nb[[1, 2], [3, 0]][[1], [2]]<1>z1"
+    )
 
 
 def test_a_template_that_makes_too_much_is_ended() -> None:

@@ -465,8 +465,8 @@ def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> N
         world.engines.engines.append(Engine("http://other", "vLLM"))
 
     counts = world.run(probe, probe, later, probe, another, probe)
-    assert [one for one in counts if isinstance(one, int)] == [3, 0, 3, 3]
-    assert world.tokenizer.compared == {"equal": 9}
+    assert [one for one in counts if isinstance(one, int)] == [4, 0, 4, 4]
+    assert world.tokenizer.compared == {"equal": 12}
     assert model.standings == dict.fromkeys(Form, Standing.EQUAL)
 
 
@@ -496,3 +496,73 @@ def test_begin_probes_and_end_ends(path: Path) -> None:
 
     asyncio.run(begun())
     assert not world.condition
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+PICTURE = ChatPrompt("m", [{"role": "user", "content": [IMAGE]}], has_media=True)
+
+
+def test_an_engine_is_asked_about_media_though_files_are_named(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = wrong
+    (found,) = world.run(world.tokens(PICTURE))
+    assert (found.content, found.source) == (array("I", [7, 7, 7]).tobytes(), TokenSource.ENGINE)
+    assert world.engines.asked[0]["messages"] == PICTURE.messages
+    assert not world.condition
+
+
+@pytest.mark.parametrize("engines", [[], [Engine("http://engine", "SGLang")]])
+def test_media_have_no_tokens_where_no_engine_can_be_asked(
+    path: Path, engines: list[Engine]
+) -> None:
+    world = World(path, *engines)
+    with pytest.raises(NoTokensError) as refused:
+        world.run(world.tokens(PICTURE))
+    assert refused.value.reason is NoTokens.MEDIA
+    assert not world.engines.asked
+
+
+def test_an_engine_that_is_slow_with_media_is_asked_about_text(path: Path) -> None:
+    world = World(path, ENGINE, models=False)
+    right, world.engines.answer = world.engines.answer, silent
+
+    async def media() -> NoTokens:
+        with pytest.raises(NoTokensError) as refused:
+            await world.tokenizer.tokens(PICTURE)
+        return refused.value.reason
+
+    async def later() -> NoTokens:
+        world.engines.answer = right
+        world.time.now += module.MEDIA_PAUSE_S - 1
+        return await media()
+
+    first, second, text = world.run(media, later, world.tokens(TEXT))
+    assert (first, second) == (NoTokens.ENGINE_SILENT, NoTokens.ENGINE_SILENT)
+    assert [("messages" in one) for one in world.engines.asked] == [True, False]
+    assert text.content == whole(TEXT.text)
+
+
+def test_chats_with_media_that_are_asked_about_at_once_are_bounded(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = wrong
+
+    async def many() -> list[Any]:
+        asked = [world.tokenizer.tokens(PICTURE) for _ in range(module.MEDIA_AT_ONCE_MAX + 2)]
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    ((*found, one, other),) = world.run(many)
+    assert all(not isinstance(each, BaseException) for each in found)
+    assert one.reason is other.reason is NoTokens.BUSY
+    (again,) = World(path, ENGINE).run(world.tokens(PICTURE))
+    assert again.length
+
+
+def test_a_difference_of_a_response_is_none_of_chats(path: Path) -> None:
+    world = World(path, ENGINE)
+    response = HI._replace(is_response=True)
+    (found,) = world.run(world.tokens(response))
+    world.tokenizer.counted(response, found, found.length + 1)
+    standings = world.tokenizer.models["m"].standings
+    assert standings[Form.RESPONSE] is Standing.DIFFERENT
+    assert standings[Form.CHAT] is not Standing.DIFFERENT
+    assert "(response)" in world.condition
