@@ -583,6 +583,47 @@ def test_health_says_alive_always_and_ready_where_there_is_a_table_or_an_engine(
     run(scenario)
 
 
+def test_health_is_told_as_it_changes_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PICKER_HEALTH_S", 0.02)
+
+    async def scenario(found: World, client: Proxy) -> None:
+        found.table.ready = False
+        calls: dict[str, Any] = {
+            name: client.watch(ext_proc_pb2.HealthCheckRequest(service=name))
+            for name in ("liveness", "readiness", "other")
+        }
+        assert [(await call.read()).status for call in calls.values()] == [1, 2, 3]
+        await found.add("a")
+        assert (await calls["readiness"].read()).status == 1
+        found.table.ready = True
+        calls["other"].cancel()
+        await until(lambda: picker(found).watches == 2)
+        began = time.monotonic()
+        await picker(found).close(is_forced=False)
+        assert time.monotonic() - began < server.PICKER_GRACE_S, "nobody waits for a watch"
+        for call in (calls["liveness"], calls["readiness"]):
+            assert await call.read() is grpc.aio.EOF, "the status is told once"
+            assert await call.code() is grpc.StatusCode.OK
+        assert picker(found).watches == 0
+
+    run(scenario)
+
+
+def test_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PICKER_WATCHES_MAX", 1)
+
+    async def scenario(found: World, client: Proxy) -> None:
+        first = client.watch(ext_proc_pb2.HealthCheckRequest())
+        await first.read()
+        second = client.watch(ext_proc_pb2.HealthCheckRequest())
+        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await client.health("liveness") == 1
+        first.cancel()
+        await until(lambda: picker(found).watches == 0)
+
+    run(scenario)
+
+
 def test_proxy_needs_a_key_where_there_are_keys(tmp_path: Path) -> None:
     path = tmp_path / "keys.toml"
     secret = make_secret()
