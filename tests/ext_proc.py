@@ -81,7 +81,8 @@ class ProxyStream:
         content_type: str = "application/json",
     ) -> None:
         """The headers of a request."""
-        named = [(":method", method), (":path", path), ("content-type", content_type), *headers]
+        named = [(":method", method), (":path", path), *headers]
+        named += [("content-type", content_type)] if content_type else []
         fields: dict[str, Any] = {} if modes is None else {"protocol_config": modes}
         hint = {"x-gateway-destination-endpoint-subset": subset}
         await self.send(

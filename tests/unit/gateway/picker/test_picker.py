@@ -474,6 +474,21 @@ def test_body_that_is_no_json_is_answered_400() -> None:
     run(scenario)
 
 
+def test_body_without_a_content_type_is_read_as_json() -> None:
+    """The extension's own tests send none."""
+
+    async def scenario(found: World, client: Proxy) -> None:
+        await found.add("a")
+        told = await client.open().request(b"no healthy upstream", content_type="")
+        assert (told.refused, told.code) == (400, "invalid_json")
+        told = await client.open().request(PROMPT | {"model": "other"}, content_type="")
+        assert (told.refused, told.code) == (404, "model_not_found")
+        told = await client.open().request(b"some text", content_type="text/plain")
+        assert (told.refused, told.body) == (0, b"some text")
+
+    run(scenario)
+
+
 def test_huge_body_is_answered_413_and_a_large_one_passes_in_small_pieces() -> None:
     async def scenario(found: World, client: Proxy) -> None:
         await found.add("a")
