@@ -1,8 +1,7 @@
 """Asks Reprise where a request should go (`POST /route`), tells what became of it (`/feedback`).
 
 Nothing here fails a request: whoever asks gets an answer within the time-out, or `Unanswered` with
-a reason out of a closed set, and chooses by itself. reprise-litellm and reprise-ray have this file
-in common, byte for byte, so that each can be installed alone.
+a reason out of a closed set, and chooses by itself.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ FEEDBACK_TIMEOUT_S: Final = 1.0
 """Of each phase of one report; nobody waits for it."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
-"""Of an answer to `/route`, whoever sends it; a longer one is `garbage`."""
+"""Of an answer, whoever sends it; a longer one to `/route` is `garbage`."""
 
 RETRY_AFTER_MAX_S: Final = 60
 """The longest that a refusal can ask for by the contract; what is more counts as this."""
@@ -71,7 +70,7 @@ class Unanswered(Exception):
 
     Attributes:
         reason: `timeout`, `unreachable`, `paused`, `no_candidate`, `rejected` (4xx), `status`
-            (any other but 200), `garbage`, or `no_engine` that could be asked.
+            (any other but 200), or `garbage`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -185,7 +184,7 @@ class Pause:
             self._length_s = self._until = 0.0
 
 
-class Http:
+class _Http:
     """POST with kept connections and bounded answers, from any number of event loops."""
 
     def __init__(self) -> None:
@@ -195,9 +194,9 @@ class Http:
         )
 
     async def post(
-        self, url: str, document: object, headers: Mapping[str, str], timeout_s: float, most: int
+        self, url: str, content: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[httpx.Response, bytes]:
-        """The answer with its body, of at most `most` bytes as they were sent.
+        """The answer with its body, of at most ANSWER_BYTES_MAX as they were sent.
 
         Raises:
             Unanswered: `timeout`, `unreachable` or `garbage`.
@@ -209,13 +208,13 @@ class Http:
                 self._client().stream(
                     "POST",
                     url,
-                    content=json.dumps(document, separators=(",", ":")).encode(),
+                    content=content,
                     headers={"Content-Type": "application/json", **headers},
                 ) as response,
             ):
                 async for part in response.aiter_raw():
                     body += part
-                    if len(body) > most:
+                    if len(body) > ANSWER_BYTES_MAX:
                         raise Unanswered("garbage")
         except TimeoutError:
             raise Unanswered("timeout") from None
@@ -248,14 +247,13 @@ class Client:
         *,
         api_key: str = "",
         timeout_s: float = ROUTE_TIMEOUT_S,
-        http: Http | None = None,
     ) -> None:
         """`url` as `http://reprise:13333`; nothing is connected yet."""
         self._url = url.rstrip("/")
         self._report = report
         self._timeout_s = timeout_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = http or Http()
+        self._http = _Http()
         self._pause = Pause()
         self._outbox = _Outbox(f"{self._url}/feedback", self._headers, report)
 
@@ -269,18 +267,18 @@ class Client:
 
         Raises:
             Unanswered: it has no answer, or none in time; whatever it may have booked is cancelled.
+            TypeError, ValueError: the question cannot be JSON.
         """
         self._outbox.start()
         if self._pause.active:
             raise Unanswered("paused")
-        request_id, began = uuid.uuid4().hex, self._pause.begin()
+        request_id = uuid.uuid4().hex
+        asked = {"request_id": request_id, **question}
+        content = json.dumps(asked, separators=(",", ":")).encode()
+        began = self._pause.begin()
         try:
             response, body = await self._http.post(
-                f"{self._url}/route",
-                {"request_id": request_id, **question},
-                self._headers,
-                self._timeout_s,
-                ANSWER_BYTES_MAX,
+                f"{self._url}/route", content, self._headers, self._timeout_s
             )
             answer = _decoded(response, body)
         except Unanswered as error:
@@ -296,6 +294,9 @@ class Client:
             self.tell({"request_id": request_id, "event": "cancelled"})
             raise
         self._pause.worked(began)
+        # Its text could not be made tokens of, which Reprise's own log and metrics explain.
+        if response.headers.get("Reprise-Tokens", "").startswith("none"):
+            self._report.count("route_by_load")
         return answer
 
     def tell(self, outcome: dict[str, Any]) -> None:
