@@ -188,7 +188,7 @@ class Pause:
 class _Connector(aiohttp.TCPConnector):
     """Is left open: its loop is the host's, and ends as that ends it."""
 
-    def __del__(self) -> None:
+    def __del__(self, _warnings: Any = None) -> None:
         """Warns of nothing, which aiohttp would do."""
 
 
