@@ -90,6 +90,7 @@ class FakeReprise(Server):
 
     Attributes:
         chosen: an instance.
+        dp_rank: of it.
         answer: what is done with a question instead; see `replies`.
     """
 
@@ -97,6 +98,7 @@ class FakeReprise(Server):
 
     def __init__(self) -> None:
         self.chosen = ""
+        self.dp_rank = 0
         self.answer: Callable[[Any, Any], None] = self._choose
         self._decisions = 0
         super().__init__()
@@ -156,7 +158,11 @@ class FakeReprise(Server):
             "decision_id": f"d{number}",
             "request_id": "r",
             "policy": "wait-and-work",
-            "prefill": {"instance_id": instance_id, "dp_rank": 0, "cached_tokens": 16},
+            "prefill": {
+                "instance_id": instance_id,
+                "dp_rank": self.dp_rank,
+                "cached_tokens": 16,
+            },
             "decode": None,
             "index": {"position": "0:592", "state": "exact", "age_ms": 12},
         }

@@ -22,12 +22,14 @@ from reprise_client.client import Client, Decision, Refusal, Report, Unanswered
 from reprise_client.prompt import prompt_of
 
 from reprise_litellm.attempts import Attempt, Attempts
-from reprise_litellm.settings import Engine, Settings, engine_of, has_limit
+from reprise_litellm.settings import Engine, Settings, engine_of, has_limit, has_ranks
 
 logger = logging.getLogger("reprise_litellm")
 
 ERROR_CHARACTERS_MAX: Final = 200
 """Of why a request failed, as Reprise is told: the kind of error, never a prompt."""
+
+RANK_HEADER: Final = "X-data-parallel-rank"
 
 Deployment = dict[str, Any]
 
@@ -153,7 +155,9 @@ class RepriseCallback(CustomLogger):
     async def async_pre_call_deployment_hook(
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
-        """The request goes out: from here on its call id names it."""
+        """The request goes out: from here on its call id names it. To an engine of several ranks it
+        goes with the chosen one in vLLM's header.
+        """
         info, call_id = kwargs.get("model_info"), kwargs.get("litellm_call_id")
         deployment_id = info.get("id") if isinstance(info, Mapping) else None
         trace_id = str(kwargs.get("litellm_trace_id", ""))
@@ -161,7 +165,10 @@ class RepriseCallback(CustomLogger):
         logging_object = kwargs.get("litellm_logging_obj")
         if attempt is not None and logging_object is not None:
             self._watch(logging_object, str(call_id), attempt)
-        return None
+        if attempt is None or not isinstance(info, Mapping) or not has_ranks(info):
+            return None
+        headers = {**(kwargs.get("extra_headers") or {}), RANK_HEADER: str(attempt.dp_rank)}
+        return {**kwargs, "extra_headers": headers}
 
     def _watch(self, logging_object: Any, call_id: str, attempt: Attempt) -> None:
         """No hook is called at the first token, nor when a user hangs up.

@@ -123,6 +123,13 @@ def engine_of(deployment: Mapping[str, Any]) -> Engine | None:
     )
 
 
+def has_ranks(info: Mapping[str, Any]) -> bool:
+    """Whether `model_info.reprise` of a deployment says that its engine has several ranks."""
+    ours = info.get("reprise")
+    ranks = ours.get("dp_ranks", 1) if isinstance(ours, Mapping) else 1
+    return type(ranks) is int and ranks > 1
+
+
 def has_limit(deployment: Mapping[str, Any]) -> bool:
     """Whether LiteLLM may refuse the deployment after it was chosen."""
     params = deployment.get("litellm_params")

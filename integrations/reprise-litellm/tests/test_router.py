@@ -242,6 +242,19 @@ def test_text_completions_are_routed(routed: Routed) -> None:
     assert asked == ["hello", "hello"]
 
 
+@pytest.mark.parametrize(("ranks", "header"), [(None, None), (1, None), (2, "1")])
+def test_the_rank_goes_along_where_the_engine_has_several(
+    routed: Routed, ranks: int | None, header: str | None
+) -> None:
+    for info in routed.info:
+        info["reprise"] |= {} if ranks is None else {"dp_ranks": ranks}
+    routed.reprise.chosen, routed.reprise.dp_rank = "engine-2", 1
+    assert asyncio.run(routed.ask(extra_headers={"X-Other": "o"})) == "engine-2"
+    [sent] = routed.engines[2].headers
+    names = {name.lower(): value for name, value in sent.items()}
+    assert (names.get("x-data-parallel-rank"), names["x-other"]) == (header, "o")
+
+
 def test_a_cache_salt_is_passed_on(routed: Routed) -> None:
     asyncio.run(routed.ask(cache_salt="blue"))
     assert routed.reprise.bodies("/route")[0]["cache_salt"] == "blue"
