@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # or it asks the internet at its import
 
 import litellm
+import openai
 from reprise_litellm import RepriseCallback, Settings
 
 OUTPUT_TOKENS: Final = 16
@@ -96,7 +97,7 @@ async def run(given: argparse.Namespace, seed: str, callback: RepriseCallback | 
                         ttft_s.append(first)
                     if getattr(chunk, "usage", None):
                         usages.append(chunk.usage)
-            except litellm.exceptions.APIError:
+            except openai.OpenAIError:
                 failed += 1
 
     await asyncio.gather(*(client() for _ in range(given.clients)))
