@@ -10,8 +10,6 @@ from typing import Any, ClassVar
 DEADLINE_S = 20.0
 """Of what a test waits for; it waits for events, and this long only to fail."""
 
-Reply = tuple[int, bytes]
-
 
 class Server(ThreadingHTTPServer):
     """Answers `POST`s in threads, and keeps what it was sent: `(path, body)`."""
@@ -92,6 +90,7 @@ class FakeReprise(Server):
 
     Attributes:
         chosen: an instance.
+        dp_rank: of it.
         answer: what is done with a question instead; see `replies`.
     """
 
@@ -99,6 +98,7 @@ class FakeReprise(Server):
 
     def __init__(self) -> None:
         self.chosen = ""
+        self.dp_rank = 0
         self.answer: Callable[[Any, Any], None] = self._choose
         self._decisions = 0
         super().__init__()
@@ -158,7 +158,11 @@ class FakeReprise(Server):
             "decision_id": f"d{number}",
             "request_id": "r",
             "policy": "wait-and-work",
-            "prefill": {"instance_id": instance_id, "dp_rank": 0, "cached_tokens": 16},
+            "prefill": {
+                "instance_id": instance_id,
+                "dp_rank": self.dp_rank,
+                "cached_tokens": 16,
+            },
             "decode": None,
             "index": {"position": "0:592", "state": "exact", "age_ms": 12},
         }
@@ -178,25 +182,11 @@ class FakeReprise(Server):
         return found
 
 
-def tokens_of(document: dict[str, Any]) -> list[int]:
-    """What the fake engine makes of a question for `/tokenize`: a token for each byte."""
-    known = {key: value for key, value in document.items() if key != "model"}
-    return list(json.dumps(known, sort_keys=True).encode())
-
-
 class _EngineHandler(_Handler):
     def do_POST(self) -> None:
         body = self.read()
         engine = self.server
-        if self.path == "/tokenize":
-            if engine.is_slow_to_tokenise:
-                engine.ended.wait(DEADLINE_S)
-            if engine.tokenize_reply is None:
-                reply = (200, json.dumps({"tokens": tokens_of(body), "count": 1}).encode())
-            else:
-                reply = engine.tokenize_reply
-            self.reply(*reply)
-        elif engine.failing:
+        if engine.failing:
             self.reply(500, b'{"error": {"message": "the engine fails"}}')
         elif engine.refusal:
             self.reply(engine.refusal, b'{"error": {"message": "the engine refuses this"}}')
@@ -245,13 +235,11 @@ USAGE = {
 
 
 class FakeEngine(Server):
-    """An OpenAI-compatible server with vLLM's `/tokenize`; its answers are its name.
+    """An OpenAI-compatible server; its answers are its name.
 
     Attributes:
         failing: it answers completions with 500.
         refusal: the status that it answers them with, 4xx; 0 for none.
-        tokenize_reply: instead of tokens.
-        is_slow_to_tokenise: tokens come when it is closed.
         opened: cleared, it stops a stream behind the first token until it is set.
     """
 
@@ -261,14 +249,7 @@ class FakeEngine(Server):
         self.name = name
         self.failing = False
         self.refusal = 0
-        self.is_slow_to_tokenise = False
-        self.ended = threading.Event()
-        self.tokenize_reply: Reply | None = None
         super().__init__()
-
-    def close(self) -> None:
-        self.ended.set()
-        super().close()
 
     @property
     def completions(self) -> int:

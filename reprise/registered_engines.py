@@ -38,10 +38,10 @@ class RegisteredEngines:
         found: dict[tuple[str, str], dict[str, Engine]] = {}
         for one in self._view.services():
             its = one.registration
-            if its.http_url:
-                engine = Engine(its.http_url, its.kind)
+            if url := its.http_url or _address(its.url):
+                engine = Engine(url, its.kind)
                 for name in filter(None, (its.model_name, its.lora_name)):
-                    found.setdefault((its.tenant_id, name), {})[its.http_url] = engine
+                    found.setdefault((its.tenant_id, name), {})[url] = engine
         self._found = {key: list(engines.values()) for key, engines in found.items()}
 
     async def post(
@@ -52,6 +52,13 @@ class RegisteredEngines:
             base_url, path, body, wait_s=wait_s, bytes_max=bytes_max, kept=self._kept
         )
         return EngineAnswer(status, answer)
+
+
+def _address(url: str) -> str:
+    """Of a registration without an `http_endpoint`: its `url`, where requests go; "" of any text
+    that is no address of HTTP.
+    """
+    return url.rstrip("/") if url.startswith(("http://", "https://")) else ""
 
 
 def open_tokenizer(paths: Mapping[str, Path], view: View, conditions: Conditions) -> Tokenizer:

@@ -17,6 +17,7 @@ ENVOY: Final = Path(__file__).parents[1] / ".make/envoy"
 """Where `make envoy` puts an Envoy, and its own messages."""
 PROCESS: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 CHECK: Final = "/grpc.health.v1.Health/Check"
+WATCH: Final = "/grpc.health.v1.Health/Watch"
 STREAMED, BUFFERED, DUPLEX = 1, 2, 4
 MODES: Final = {"request_body_mode": DUPLEX, "response_body_mode": DUPLEX}
 DESTINATION: Final = "x-gateway-destination-endpoint"
@@ -80,7 +81,8 @@ class ProxyStream:
         content_type: str = "application/json",
     ) -> None:
         """The headers of a request."""
-        named = [(":method", method), (":path", path), ("content-type", content_type), *headers]
+        named = [(":method", method), (":path", path), *headers]
+        named += [("content-type", content_type)] if content_type else []
         fields: dict[str, Any] = {} if modes is None else {"protocol_config": modes}
         hint = {"x-gateway-destination-endpoint-subset": subset}
         await self.send(
@@ -162,6 +164,9 @@ class Proxy:
     Args:
         address: of the picker.
         protos: the module of the messages.
+
+    Attributes:
+        watch: calls `Watch` of the picker's health.
     """
 
     def __init__(self, channel: grpc.aio.Channel, protos: Any) -> None:
@@ -174,6 +179,12 @@ class Proxy:
         )
         self._check = channel.unary_unary(
             CHECK,
+            request_serializer=ext_proc_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=ext_proc_pb2.HealthCheckResponse.FromString,
+        )
+
+        self.watch = channel.unary_stream(
+            WATCH,
             request_serializer=ext_proc_pb2.HealthCheckRequest.SerializeToString,
             response_deserializer=ext_proc_pb2.HealthCheckResponse.FromString,
         )

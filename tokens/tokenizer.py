@@ -432,7 +432,7 @@ def _no_tokenizer(model: LocalModel | None) -> NoTokensError:
         return NoTokensError(NoTokens.DIFFERS, text)
     text = (
         "the settings name no files for the model (tokens in reprise.toml), and no engine that"
-        " serves it has an http_endpoint to be asked at"
+        " serves it has an http_endpoint, or a url of HTTP, to be asked at"
     )
     return NoTokensError(NoTokens.NO_TOKENIZER, text)
 

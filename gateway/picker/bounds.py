@@ -6,6 +6,8 @@ from schemas.limits import BODY_BYTES_MAX, KIB, MIB
 
 PICKER_STREAMS_MAX: Final = 4096  # requests of proxies; more are answered 503, too_many_streams
 PICKER_SPARE_CALLS: Final = 256  # on top: probes, and streams that are told that there is no place
+PICKER_WATCHES_MAX: Final = 64  # of these, that watch its health: more are RESOURCE_EXHAUSTED
+PICKER_HEALTH_S: Final = 0.5  # from one look at the health that is watched to the next
 PICKER_CONNECTIONS_MAX: Final = 256  # of proxies; grpc ends what is more
 PICKER_MESSAGE_BYTES_MAX: Final = 8 * MIB  # likewise; a body beyond comes in several messages
 PICKER_BODY_BYTES_MAX: Final = BODY_BYTES_MAX  # of a request: 413, body_too_large
@@ -17,4 +19,5 @@ PICKER_PIECE_BYTES: Final = 60 * KIB  # of a body that passes; Envoy wants 64 Ki
 PICKER_FALLBACKS_MAX: Final = 4  # engines that a proxy is told beside the chosen one
 PICKER_SUBSET_MAX: Final = 4096  # endpoints of a subset; more are refused: 503, subset_too_large
 
+assert PICKER_WATCHES_MAX < PICKER_SPARE_CALLS, "watches leave places to probes"
 assert PICKER_BODY_S <= PICKER_SILENCE_S <= PICKER_STREAM_S, "a stream is the longest"

@@ -46,6 +46,7 @@ from schemas.errors import RepriseError
 _SUBSET_HINT: Final = "envoy.lb.subset_hint"
 _SERVED: Final = ("envoy.lb", "x-gateway-destination-endpoint-served")
 _EVENTS: Final = b"text/event-stream"
+_JSON: Final = (b"content-type", b"application/json")
 
 _UNSAID: Final = ProtocolConfiguration(
     request_body_mode=FULL_DUPLEX_STREAMED, response_body_mode=STREAMED
@@ -269,10 +270,13 @@ class PickedRequest:
 
     def _read(self) -> ClientRequest:
         path, _, url_query = header(self._headers, b":path").partition(b"?")
+        headers = [one for one in self._headers if one[0] != b"content-type" or self._body]
+        if self._body and not header(self._headers, b"content-type"):
+            headers.append(_JSON)  # as the extension's own pickers take it
         return read_request(
             path.decode("latin-1"),
             url_query,
-            [one for one in self._headers if one[0] != b"content-type" or self._body],
+            headers,
             bytes(self._body),
             keeps_authorization=True,
             session_cookie=self._session_cookie,

@@ -22,10 +22,12 @@ from gateway.exchange import ExchangeParts
 from gateway.picker import answers
 from gateway.picker.bounds import (
     PICKER_CONNECTIONS_MAX,
+    PICKER_HEALTH_S,
     PICKER_MESSAGE_BYTES_MAX,
     PICKER_SPARE_CALLS,
     PICKER_STREAM_S,
     PICKER_STREAMS_MAX,
+    PICKER_WATCHES_MAX,
     PICKER_WRITE_S,
 )
 from gateway.picker.messages.ext_proc_pb2 import (
@@ -77,6 +79,7 @@ class PickerServer:
     Attributes:
         address: where it listens, HOST:PORT; "" for nowhere.
         streams: that are open.
+        watches: calls that watch its health.
         results: requests, by what became of them: `picked`, or why they were refused.
         ended: streams, by why.
         elsewhere: requests that a proxy sent to another engine than the chosen one.
@@ -93,6 +96,7 @@ class PickerServer:
     ) -> None:
         self.address = ""
         self.streams = 0
+        self.watches = 0
         self.results: Counter[str] = Counter()
         self.ended: Counter[str] = Counter()
         self.elsewhere = 0
@@ -102,6 +106,7 @@ class PickerServer:
         self._guard = None if guard is None or guard.is_open else guard
         self._session_cookie = session_cookie
         self._server: grpc.aio.Server | None = None
+        self._closing = asyncio.Event()
 
     async def open(self, listening: socket.socket, tls: GrpcTls | None) -> None:
         """Begins to answer; on the loop.
@@ -123,10 +128,11 @@ class PickerServer:
         )
         process: Any = grpc.stream_stream_rpc_method_handler(self._process)
         check: Any = grpc.unary_unary_rpc_method_handler(self._check)
+        watch: Any = grpc.unary_stream_rpc_method_handler(self._watch)
         server.add_generic_rpc_handlers(
             (
                 _service(EXTERNAL_PROCESSOR, {"Process": process}),
-                _service(HEALTH, {"Check": check}),
+                _service(HEALTH, {"Check": check, "Watch": watch}),
             )
         )
         try:
@@ -148,22 +154,50 @@ class PickerServer:
         """Ends, once what is under way is answered or PICKER_GRACE_S are over; at once, where it is
         forced.
         """
+        self._closing.set()
         if self._server is not None:
             await self._server.stop(None if is_forced else PICKER_GRACE_S)
 
     # Health
 
     async def _check(self, message: bytes, context: Context) -> bytes:
-        try:
-            service = HealthCheckRequest.FromString(message).service
-        except DecodeError:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Expected a HealthCheckRequest")
-        if service != LIVENESS and service not in _READY:
+        status = self._health(await _service_of(message, context))
+        if status == HealthCheckResponse.SERVICE_UNKNOWN:
             text = f"Expected {LIVENESS}, readiness or {EXTERNAL_PROCESSOR}, got another service"
             await context.abort(grpc.StatusCode.NOT_FOUND, text)
-        is_serving = service == LIVENESS or self._view.ready or bool(self._parts.fleet.models())
-        status = HealthCheckResponse.SERVING if is_serving else HealthCheckResponse.NOT_SERVING
         return HealthCheckResponse(status=status).SerializeToString()
+
+    async def _watch(self, message: bytes, context: Context) -> None:
+        """Tells the status, and each change of it, to a proxy that keeps the call open."""
+        service = await _service_of(message, context)
+        if self.watches >= PICKER_WATCHES_MAX:
+            text = f"Expected at most {PICKER_WATCHES_MAX} calls of Watch at once, got more: Check"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, text)
+        self.watches += 1
+        told = None
+        try:
+            while told is None or not self._closing.is_set():
+                status = self._health(service)
+                if status != told:
+                    async with asyncio.timeout(PICKER_WRITE_S):
+                        await context.write(HealthCheckResponse(status=status).SerializeToString())
+                    told = status
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(PICKER_HEALTH_S):
+                        await self._closing.wait()
+        except (TimeoutError, grpc.aio.InternalError):  # the status is not taken, or the call over
+            return
+        finally:
+            self.watches -= 1
+
+    def _health(self, service: str) -> "HealthCheckResponse.ServingStatus":
+        if service == LIVENESS:
+            return HealthCheckResponse.SERVING
+        if service not in _READY:
+            return HealthCheckResponse.SERVICE_UNKNOWN
+        if self._view.ready or self._parts.fleet.models():
+            return HealthCheckResponse.SERVING
+        return HealthCheckResponse.NOT_SERVING
 
     # Streams
 
@@ -253,6 +287,14 @@ class PickerServer:
         except grpc.aio.InternalError:  # the stream is over, which this task has yet to hear
             return "gone"
         return ""
+
+
+async def _service_of(message: bytes, context: Context) -> str:
+    """The service whose health is asked for; ends the call where the message names none."""
+    try:
+        return HealthCheckRequest.FromString(message).service
+    except DecodeError:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "Expected a HealthCheckRequest")
 
 
 def _decoded(message: bytes) -> ProcessingRequest:

@@ -3,9 +3,9 @@
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -14,6 +14,18 @@ _STOP_POLL_S: Final = 0.05
 
 JsonRoute = Callable[[bytes], object]
 """Takes a body, returns what is to be encoded; raises `RequestError` or `msgspec.MsgspecError`."""
+
+
+class RankRoute(NamedTuple):
+    """As a `JsonRoute`, for what a gateway sends: the rank stands in a header, if anywhere."""
+
+    answer: Callable[[bytes, int | None], object]
+
+
+class EventStream(NamedTuple):
+    """What a route may return: server-sent events, each sent as it is made."""
+
+    events: Iterable[object]
 
 
 class RequestError(Exception):
@@ -28,7 +40,7 @@ class EngineServer:
         host: str,
         port: int,
         *,
-        routes: Mapping[tuple[str, str], JsonRoute],
+        routes: Mapping[tuple[str, str], JsonRoute | RankRoute],
         any_port_if_taken: bool = False,
     ) -> None:
         """Bind and serve.
@@ -84,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
     # Head and body leave in one segment: two writes would wait for the client's delayed ACK.
     wbufsize = -1
     disable_nagle_algorithm = True
-    routes: Mapping[tuple[str, str], JsonRoute] = {}
+    routes: Mapping[tuple[str, str], JsonRoute | RankRoute] = {}
 
     def do_GET(self) -> None:
         self._respond()
@@ -107,11 +119,38 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"error": f"no route: {self.command} {self.path}"})
             return
         try:
-            answer = route(body)
+            if isinstance(route, RankRoute):
+                answer = route.answer(body, self._rank())
+            else:
+                answer = route(body)
         except (RequestError, msgspec.MsgspecError, OverflowError) as error:
             self._send(400, {"error": str(error)})
             return
-        self._send(200, answer)
+        if isinstance(answer, EventStream):
+            self._send_events(answer)
+        else:
+            self._send(200, answer)
+
+    def _rank(self) -> int | None:
+        """The header of vLLM. Raises RequestError: it is no rank."""
+        text = self.headers.get("X-data-parallel-rank", "")
+        if text and not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise RequestError(f"Expected X-data-parallel-rank to be a rank, got: {text[:64]!r}")
+        return int(text) if text else None
+
+    def _send_events(self, stream: EventStream) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for event in stream.events:
+            self._send_chunk(b"data: %s\n\n" % msgspec.json.encode(event))
+        self._send_chunk(b"data: [DONE]\n\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _send_chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+        self.wfile.flush()
 
     def _send(self, status: int, answer: object) -> None:
         encoded = msgspec.json.encode(answer)

@@ -11,8 +11,9 @@ process that started it is gone: at once, or after a grace time within which ano
                     `answer_ids` are the tokens that the "model" says; without `dp_rank` the engine
                     takes the rank that has computed least, as a load balancer without cache
                     knowledge does
-    POST /v1/completions  {"prompt": "..." or [...], "max_tokens": n, "dp_rank": n}, as of OpenAI's
-                    interface: a prompt that is text is taken as its bytes
+    POST /v1/chat/completions, /v1/completions, /tokenize, GET /v1/models: OpenAI's API, and vLLM's
+                    beside it (`lab.engines.openai`), whole or as a stream; the rank may stand in
+                    `dp_rank` or in the header X-data-parallel-rank
     GET  /truth     {"instance_id": ..., "ranks": {"0": {"GPU": [hash...], "CPU": [hash...]}}}
     POST /truth     {"token_ids": [...]} -> {"ranks": {"0": {"any": n, "GPU": n, "CPU": n}}}, the
                     longest prefix held, in tokens
@@ -38,7 +39,8 @@ import msgspec
 import zmq
 
 from lab.engines.cache import CacheSizes, EngineCache, Offload
-from lab.engines.control import EngineServer, JsonRoute, RequestError
+from lab.engines.control import EngineServer, JsonRoute, RankRoute, RequestError
+from lab.engines.openai import OpenAiAnswer, OpenAiRequest
 from lab.engines.parent_watch import ParentWatch
 from lab.engines.publisher import (
     BUFFER_BATCHES,
@@ -52,7 +54,6 @@ from routing.costs import Costs
 from schemas.causes import cause_of
 
 DP_RANKS_MAX: Final = 64
-ANSWER_TOKENS_MAX: Final = 4_096
 
 
 class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,15 +135,6 @@ class GenerateAnswer(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     queue_s: float = 0.0
     ttft_s: float = 0.0
-
-
-class CompletionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Body of `POST /v1/completions`, as far as it says something to an engine without a model."""
-
-    prompt: str | list[int]
-    model: str = ""
-    max_tokens: int = 16
-    dp_rank: int | None = None
 
 
 class TruthRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -248,27 +240,28 @@ class Engine:
             ttft_s=served.ttft_s,
         )
 
-    def complete(self, request: CompletionRequest) -> object:
+    def answer(self, request: OpenAiRequest, dp_rank: int | None = None) -> OpenAiAnswer:
         """Serve one request of OpenAI's interface. Raises as `generate`."""
-        text = request.prompt
-        tokens = list(text.encode()) if isinstance(text, str) else text
-        said = max(min(request.max_tokens, ANSWER_TOKENS_MAX), 1)
+        tokens = request.tokens
+        whole = f"This is {self.options.instance_id}, an engine without a model."
+        text = request.said(whole)
         generated = self.generate(
-            GenerateRequest(token_ids=tokens, answer_ids=[0] * said, dp_rank=request.dp_rank)
+            GenerateRequest(
+                token_ids=tokens,
+                answer_ids=list(text.encode()),
+                dp_rank=request.dp_rank if dp_rank is None else dp_rank,
+            )
         )
-        return {
-            "id": f"cmpl-{self.options.instance_id}-{self.state.requests}",
-            "object": "text_completion",
-            "created": int(time.time()),
-            "model": self.options.model,
-            "choices": [{"index": 0, "text": "", "logprobs": None, "finish_reason": "length"}],
-            "usage": {
-                "prompt_tokens": len(tokens),
-                "completion_tokens": said,
-                "total_tokens": len(tokens) + said,
-                "prompt_tokens_details": {"cached_tokens": generated.cached_tokens},
-            },
-        }
+        return OpenAiAnswer(
+            request=request,
+            answer_id=f"cmpl-{self.options.instance_id}-{self.state.requests}",
+            model=self.options.model,
+            created=int(time.time()),
+            text=text,
+            is_whole=text == whole,
+            prompt_tokens=len(tokens),
+            cached_tokens=generated.cached_tokens,
+        )
 
     def _new_rank(self, dp_rank: int) -> EngineRank:
         options = self.options
@@ -281,15 +274,19 @@ class Engine:
             raise RequestError(f"Expected dp_rank below {len(self._ranks)}, got: {dp_rank}")
         return dp_rank
 
-    def _routes(self) -> dict[tuple[str, str], JsonRoute]:
+    def _routes(self) -> dict[tuple[str, str], JsonRoute | RankRoute]:
         generate = msgspec.json.Decoder(GenerateRequest)
-        completion = msgspec.json.Decoder(CompletionRequest)
+        asked = msgspec.json.Decoder(OpenAiRequest)
+        served = RankRoute(lambda body, rank: self.answer(asked.decode(body), rank).document())
         truth = msgspec.json.Decoder(TruthRequest)
         lose = msgspec.json.Decoder(LoseRequest)
         costs = msgspec.json.Decoder(Costs)
         return {
             ("POST", "/generate"): lambda body: self.generate(generate.decode(body)),
-            ("POST", "/v1/completions"): lambda body: self.complete(completion.decode(body)),
+            ("POST", "/v1/chat/completions"): served,
+            ("POST", "/v1/completions"): served,
+            ("POST", "/tokenize"): lambda body: self._tokenize(asked.decode(body)),
+            ("GET", "/v1/models"): lambda _: self._models(),
             ("GET", "/truth"): lambda _: self._truth(),
             ("POST", "/truth"): lambda body: self._longest_held(truth.decode(body).token_ids),
             ("POST", "/clear"): lambda _: self._clear(),
@@ -298,6 +295,13 @@ class Engine:
             ("POST", "/costs"): lambda body: self._set_costs(costs.decode(body)),
             ("GET", "/ready"): lambda _: self.state,
         }
+
+    def _tokenize(self, request: OpenAiRequest) -> object:
+        tokens = request.tokens
+        return {"count": len(tokens), "tokens": tokens}
+
+    def _models(self) -> object:
+        return {"object": "list", "data": [{"id": self.options.model, "object": "model"}]}
 
     def _truth(self) -> object:
         ranks = {}

@@ -15,12 +15,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import httptools
 
 from lab.engines.cache import CacheSizes, EngineCache
+from lab.engines.openai import prompt_tokens
 from lab.engines.publisher import Publisher, PublisherOptions
 
 BLOCK_SIZE: Final = 16
@@ -102,17 +102,6 @@ class OpenAiEngine:
             "total_tokens": len(tokens) + output,
             "prompt_tokens_details": {"cached_tokens": cached},
         }
-
-
-def prompt_tokens(request: dict[str, Any]) -> Sequence[int]:
-    """The tokens of a request: as they are given, or the bytes of its text."""
-    prompt = request.get("prompt")
-    if isinstance(prompt, list):
-        return prompt
-    if isinstance(prompt, str):
-        return prompt.encode()
-    lines = [f"<{one.get('role')}>{one.get('content')}" for one in request.get("messages") or ()]
-    return "\n".join([*lines, "<assistant>"]).encode()
 
 
 class _Connection(asyncio.Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from lab.engines.openai_engine import prompt_tokens
+from lab.engines.openai import prompt_tokens
 from tests.gateway import CHAT, Client
 from tests.processes import Service, until
 

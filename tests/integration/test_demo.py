@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from reprise.demo import BASE_PORT_VARIABLE
@@ -200,6 +201,43 @@ def test_an_engine_that_died_meanwhile_is_started_anew_and_forgotten_first(
     assert demo.metric("reprise_publisher_degraded") == 0
     assert demo.stop() == 0
     assert engine_pids(base_port) == set()
+
+
+@pytest.mark.timeout(180)
+def test_a_chat_through_the_gateway_comes_back_to_the_engine_that_has_it(
+    tmp_path: Path, base_port: int
+) -> None:
+    environment = {BASE_PORT_VARIABLE: str(base_port)}
+    options = ("--demo", "--gateway", "127.0.0.1:0")
+    with Service(tmp_path / "data", *options, environment=environment) as service:
+        address = service.get("/gateway")[1]["address"]
+        messages = [{"role": "user", "content": "What is a prefix cache? " * 20}]
+        chat = {"model": "demo", "messages": messages}
+
+        def ask(body: dict[str, Any]) -> httpx.Response:
+            url = f"{address}/v1/chat/completions"
+            return httpx.post(url, json=body, timeout=START_S)
+
+        until(lambda: len(engine_pids(base_port)) == ENGINES, what="the engines")
+        # Reprise has its tokens of an engine's `/tokenize`, and its events over a link.
+        until(lambda: "reprise-decision" in ask(chat).headers, what="Reprise decides")
+        said_first = ask(chat).json()["choices"][0]["message"]
+        following = chat | {"messages": [*messages, said_first, {"role": "user", "content": "?"}]}
+
+        def comes_back() -> bool:
+            answer = ask(following).json()
+            details = answer["usage"]["prompt_tokens_details"]
+            return bool(
+                answer["choices"][0]["message"] == said_first
+                and details["cached_tokens"] >= len("What is a prefix cache? " * 20)
+            )
+
+        until(comes_back, what="the engine that has the first turn is sent the second")
+        stream = ask(following | {"stream": True})
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert stream.text.endswith("data: [DONE]\n\n")
+        assert interrupt(service) == 0
+        assert unclean_lines(service) == []
 
 
 def test_ctrl_c_before_the_engines_are_up_leaves_nothing(demo: Service, base_port: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from brokers.broker_settings import KafkaSettings
-from lab.engines.openai_engine import prompt_tokens
+from lab.engines.openai import prompt_tokens
 from tests.contract.test_gateway_contract import EngineProcess, engines, turn
 from tests.gateway import Client
 from tests.processes import Api, until

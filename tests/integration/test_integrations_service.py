@@ -107,7 +107,7 @@ def test_the_client_asks_and_tells_a_real_service(
             with pytest.raises(module.Unanswered) as raised:
                 await client.route(question)
             assert raised.value.reason == reason
-        await client._http._client().aclose()  # as the loop ends here, not with the process
+        await client._http.close()  # as the loop ends here, not with the process
         return first, second
 
     first, second = asyncio.run(serve())

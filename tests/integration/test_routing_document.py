@@ -1,8 +1,13 @@
 """The client that `docs/routing.md` shows, run as it stands there."""
 
+import os
 import re
-from collections.abc import Callable, Iterator
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +25,7 @@ DOCUMENT = Path(schemas.__file__).parents[1] / "docs" / "routing.md"
 KERNEL = KERNELS[0] if native_available() else KERNELS[1]
 COSTS = Costs(fixed_s=0.05, prefill_tokens_per_s=1e6, token_squared_s=0.0)
 PROMPT = list(range(64))
+CALLERS = 16
 
 
 @contextmanager
@@ -36,10 +42,12 @@ def client_of(url: str) -> Iterator[Callable[..., Any]]:
         yield defined["send"]
 
 
-def call(endpoint: str, dp_rank: int) -> tuple[float, dict[str, Any]]:
+def call(
+    endpoint: str, dp_rank: int, client: Any = httpx, prompt: Sequence[int] = PROMPT
+) -> tuple[float, dict[str, Any]]:
     """As an engine with an OpenAI interface answers."""
     assert dp_rank == 0
-    answer = httpx.post(f"{endpoint}/generate", json={"token_ids": PROMPT}, timeout=20).json()
+    answer = client.post(f"{endpoint}/generate", json={"token_ids": prompt}, timeout=20).json()
     details = {"cached_tokens": answer["cached_tokens"]}
     return answer["ttft_s"], {"prompt_tokens_details": details, "completion_tokens": 1}
 
@@ -82,4 +90,39 @@ def test_an_engine_that_is_gone_costs_no_request() -> None:
 
         assert send(PROMPT, call_once, lambda: ("elsewhere", 1)) == (0.1, {"rank": 1})
         assert tried[1:] == ["elsewhere"]
+        until(lambda: under_way(world.url) == 0, what="that nothing is booked any more")
+
+
+def test_an_engine_that_is_killed_under_load_fails_no_request() -> None:
+    """Of 400, of sixteen callers at once; those at the engine when it is killed are tried again
+    elsewhere, and what comes later is soon not sent there any more.
+    """
+    with World(KERNEL, [COSTS] * 4, named=True) as world, client_of(world.url) as send:
+        victim, *others = world.engines
+        elsewhere = cycle(f"http://{one.http_host}:{one.http_port}" for one in others)
+        lost = f"http://{victim.http_host}:{victim.http_port}"
+        refused = Counter[bool]()
+        engines = httpx.Client(timeout=20)
+
+        def ask(number: int) -> int:
+            if number == 200:
+                os.kill(victim.pid, signal.SIGKILL)
+            prompt = [1_000 * number + token for token in range(64)]
+
+            def call_counted(endpoint: str, dp_rank: int) -> tuple[float, dict[str, Any]]:
+                try:
+                    return call(endpoint, dp_rank, engines, prompt)
+                except httpx.HTTPError:
+                    refused[endpoint == lost] += 1
+                    raise
+
+            said: dict[str, Any]
+            _, said = send(prompt, call_counted, lambda: (next(elsewhere), 0))
+            return int(said["completion_tokens"])
+
+        with engines, ThreadPoolExecutor(CALLERS) as callers:
+            answered = list(callers.map(ask, range(400)))
+        assert answered == [1] * 400
+        assert refused[False] == 0
+        assert 0 < refused[True] <= CALLERS + 8, "those under way, and trials"
         until(lambda: under_way(world.url) == 0, what="that nothing is booked any more")

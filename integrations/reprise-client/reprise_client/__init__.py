@@ -1,20 +1,10 @@
-"""What a router in Python needs of Reprise: decisions, reports of outcomes, and token ids.
+"""What a router in Python needs of Reprise: decisions, and reports of what became of them.
 
-client.py        `Client` asks `POST /route` and tells `POST /feedback`, in threads of its own
-tokens.py        `Tokenizer` has an engine, or a local tokenizer, make token ids of a request
-local_tokens.py  a tokenizer of this process
+client.py   `Client` asks `POST /route`, and tells `POST /feedback` in a thread of its own
+prompt.py   `prompt_of` takes of a request what `/route` makes tokens of
 """
 
-from reprise_client.client import Client, Decision, Http, Refusal, Report, Unanswered
-from reprise_client.tokens import Tokenizer, question
+from reprise_client.client import Client, Decision, Refusal, Report, Unanswered
+from reprise_client.prompt import prompt_of
 
-__all__ = [
-    "Client",
-    "Decision",
-    "Http",
-    "Refusal",
-    "Report",
-    "Tokenizer",
-    "Unanswered",
-    "question",
-]
+__all__ = ["Client", "Decision", "Refusal", "Report", "Unanswered", "prompt_of"]

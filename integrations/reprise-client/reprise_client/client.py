@@ -1,11 +1,11 @@
 """Asks Reprise where a request should go (`POST /route`), tells what became of it (`/feedback`).
 
 Nothing here fails a request: whoever asks gets an answer within the time-out, or `Unanswered` with
-a reason out of a closed set, and chooses by itself. reprise-litellm and reprise-ray have this file
-in common, byte for byte, so that each can be installed alone.
+a reason out of a closed set, and chooses by itself.
 """
 
 import asyncio
+import atexit
 import json
 import logging
 import queue
@@ -19,16 +19,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import aiohttp
 
 ROUTE_TIMEOUT_S: Final = 0.1
 """Of one question, from the connection to the last byte of the answer."""
 
 FEEDBACK_TIMEOUT_S: Final = 1.0
-"""Of each phase of one report; nobody waits for it."""
+"""Of one report; nobody waits for it."""
 
 ANSWER_BYTES_MAX: Final = 1 << 20
-"""Of an answer to `/route`, whoever sends it; a longer one is `garbage`."""
+"""Of an answer, whoever sends it; a longer one is `garbage`."""
 
 RETRY_AFTER_MAX_S: Final = 60
 """The longest that a refusal can ask for by the contract; what is more counts as this."""
@@ -71,7 +71,7 @@ class Unanswered(Exception):
 
     Attributes:
         reason: `timeout`, `unreachable`, `paused`, `no_candidate`, `rejected` (4xx), `status`
-            (any other but 200), `garbage`, or `no_engine` that could be asked.
+            (any other but 200), or `garbage`.
     """
 
     def __init__(self, reason: str) -> None:
@@ -185,57 +185,72 @@ class Pause:
             self._length_s = self._until = 0.0
 
 
-class Http:
+class _Connector(aiohttp.TCPConnector):
+    """Is left open: its loop is the host's, and ends as that ends it."""
+
+    def __del__(self, _warnings: Any = None) -> None:
+        """Warns of nothing, which aiohttp would do."""
+
+
+class _Http:
     """POST with kept connections and bounded answers, from any number of event loops."""
 
     def __init__(self) -> None:
         # A connection belongs to the loop that opened it.
-        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._sessions: weakref.WeakKeyDictionary[
+            asyncio.AbstractEventLoop, aiohttp.ClientSession
+        ] = weakref.WeakKeyDictionary()
 
     async def post(
-        self, url: str, document: object, headers: Mapping[str, str], timeout_s: float, most: int
-    ) -> tuple[httpx.Response, bytes]:
-        """The answer with its body, of at most `most` bytes as they were sent.
+        self, url: str, content: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[int, Mapping[str, str], bytes]:
+        """The status, the headers and the body, of at most ANSWER_BYTES_MAX as they were sent.
 
         Raises:
             Unanswered: `timeout`, `unreachable` or `garbage`.
         """
-        body = bytearray()
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self._client().stream(
-                    "POST",
+                self._session().post(
                     url,
-                    content=json.dumps(document, separators=(",", ":")).encode(),
+                    data=content,
                     headers={"Content-Type": "application/json", **headers},
+                    allow_redirects=False,
                 ) as response,
             ):
-                async for part in response.aiter_raw():
+                body = bytearray()
+                async for part in response.content.iter_any():
                     body += part
-                    if len(body) > most:
+                    if len(body) > ANSWER_BYTES_MAX:
                         raise Unanswered("garbage")
+                return response.status, response.headers, bytes(body)
         except TimeoutError:
             raise Unanswered("timeout") from None
-        except (httpx.HTTPError, httpx.InvalidURL, OSError):
+        except (aiohttp.ClientError, ValueError, OSError):
             raise Unanswered("unreachable") from None
-        return response, bytes(body)
 
-    def _client(self) -> httpx.AsyncClient:
+    async def close(self) -> None:
+        """Ends the connections of the loop that runs."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            atexit.unregister(session.detach)
+            await session.close()
+
+    def _session(self) -> aiohttp.ClientSession:
         loop = asyncio.get_running_loop()
-        client = self._clients.get(loop)
-        if client is None:
-            # Inside a cluster: no proxy of the environment, no redirects, nothing compressed.
-            client = httpx.AsyncClient(
-                timeout=None,
-                trust_env=False,
+        session = self._sessions.get(loop)
+        if session is None:
+            # Inside a cluster: no proxy of the environment, no cookies, nothing compressed.
+            session = self._sessions[loop] = aiohttp.ClientSession(
+                connector=_Connector(limit=CONNECTIONS_MAX, keepalive_timeout=KEPT_S),
+                timeout=aiohttp.ClientTimeout(total=None),
+                cookie_jar=aiohttp.DummyCookieJar(),
                 headers={"Accept-Encoding": "identity"},
-                limits=httpx.Limits(max_connections=CONNECTIONS_MAX, keepalive_expiry=KEPT_S),
+                auto_decompress=False,
             )
-            self._clients[loop] = client
-        return client
+            atexit.register(session.detach)  # or aiohttp says that nobody closed it
+        return session
 
 
 class Client:
@@ -248,41 +263,35 @@ class Client:
         *,
         api_key: str = "",
         timeout_s: float = ROUTE_TIMEOUT_S,
-        http: Http | None = None,
     ) -> None:
         """`url` as `http://reprise:13333`; nothing is connected yet."""
         self._url = url.rstrip("/")
         self._report = report
         self._timeout_s = timeout_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-        self._http = http or Http()
+        self._http = _Http()
         self._pause = Pause()
-        self._outbox = _Outbox(f"{self._url}/feedback", self._headers, report)
-
-    @property
-    def paused(self) -> bool:
-        """Whether `route` would not ask now: then what a question needs need not be made."""
-        return self._pause.active
+        self._outbox = _Outbox(f"{self._url}/feedback", self._headers, self._http, report)
 
     async def route(self, question: Mapping[str, Any]) -> Decision | Refusal:
         """What it answers to the fields of `/route`; `request_id` is added.
 
         Raises:
             Unanswered: it has no answer, or none in time; whatever it may have booked is cancelled.
+            TypeError, ValueError: the question cannot be JSON.
         """
         self._outbox.start()
         if self._pause.active:
             raise Unanswered("paused")
-        request_id, began = uuid.uuid4().hex, self._pause.begin()
+        request_id = uuid.uuid4().hex
+        asked = {"request_id": request_id, **question}
+        content = json.dumps(asked, separators=(",", ":")).encode()
+        began = self._pause.begin()
         try:
-            response, body = await self._http.post(
-                f"{self._url}/route",
-                {"request_id": request_id, **question},
-                self._headers,
-                self._timeout_s,
-                ANSWER_BYTES_MAX,
+            status, headers, body = await self._http.post(
+                f"{self._url}/route", content, self._headers, self._timeout_s
             )
-            answer = _decoded(response, body)
+            answer = _decoded(status, headers, body)
         except Unanswered as error:
             # "No candidate" is an answer of a service that works.
             if error.reason == "no_candidate":
@@ -296,6 +305,9 @@ class Client:
             self.tell({"request_id": request_id, "event": "cancelled"})
             raise
         self._pause.worked(began)
+        # Its text could not be made tokens of, which Reprise's own log and metrics explain.
+        if headers.get("Reprise-Tokens", "").startswith("none"):
+            self._report.count("route_by_load")
         return answer
 
     def tell(self, outcome: dict[str, Any]) -> None:
@@ -307,19 +319,19 @@ class Client:
         self._outbox.close(timeout_s)
 
 
-def _decoded(response: httpx.Response, body: bytes) -> Decision | Refusal:
-    if response.status_code == 503:
+def _decoded(status: int, headers: Mapping[str, str], body: bytes) -> Decision | Refusal:
+    if status == 503:
         raise Unanswered("no_candidate")
-    if response.status_code not in (200, 429):
-        raise Unanswered("rejected" if 400 <= response.status_code < 500 else "status")
+    if status not in (200, 429):
+        raise Unanswered("rejected" if 400 <= status < 500 else "status")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
         raise Unanswered("garbage") from None
     if not isinstance(document, dict):
         raise Unanswered("garbage")
-    if response.status_code == 429:
-        return Refusal(str(document.get("reason", ""))[:64], _retry_after_s(response))
+    if status == 429:
+        return Refusal(str(document.get("reason", ""))[:64], _retry_after_s(headers))
     chosen = document.get("prefill")
     decision_id = document.get("decision_id")
     if not isinstance(chosen, dict) or not isinstance(decision_id, str):
@@ -330,8 +342,8 @@ def _decoded(response: httpx.Response, body: bytes) -> Decision | Refusal:
     return Decision(decision_id, instance_id, dp_rank)
 
 
-def _retry_after_s(response: httpx.Response) -> int:
-    text = response.headers.get("Retry-After", "")
+def _retry_after_s(headers: Mapping[str, str]) -> int:
+    text = headers.get("Retry-After", "")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         return 1
     return min(max(int(text), 1), RETRY_AFTER_MAX_S)
@@ -344,9 +356,10 @@ class _Outbox:
     booking expires.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], report: Report) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], http: _Http, report: Report) -> None:
         self._url = url
         self._headers = headers
+        self._http = http
         self._report = report
         self._waiting: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._starting = threading.Lock()
@@ -375,38 +388,33 @@ class _Outbox:
             self._thread.join(timeout_s)
 
     def _run(self) -> None:
-        with httpx.Client(
-            timeout=FEEDBACK_TIMEOUT_S,
-            trust_env=False,
-            headers=self._headers,
-            limits=httpx.Limits(keepalive_expiry=KEPT_S),
-        ) as client:
-            closing = False
-            while not closing:
-                batch = [self._waiting.get()]
-                if batch[0] is not None:
-                    time.sleep(OUTCOMES_GATHERED_S)
-                with suppress(queue.Empty):
-                    while len(batch) < OUTCOMES_PER_POST_MAX and batch[-1] is not None:
-                        batch.append(self._waiting.get_nowait())
-                closing = batch[-1] is None
-                outcomes = [one for one in batch if one is not None]
-                if outcomes:
-                    self._send(client, outcomes)
+        asyncio.run(self._send_all())
 
-    def _send(self, client: httpx.Client, outcomes: list[dict[str, Any]]) -> None:
+    async def _send_all(self) -> None:
+        """Has a loop to itself, which may block."""
+        closing = False
+        while not closing:
+            batch = [self._waiting.get()]
+            if batch[0] is not None:
+                await asyncio.sleep(OUTCOMES_GATHERED_S)
+            with suppress(queue.Empty):
+                while len(batch) < OUTCOMES_PER_POST_MAX and batch[-1] is not None:
+                    batch.append(self._waiting.get_nowait())
+            closing = batch[-1] is None
+            outcomes = [one for one in batch if one is not None]
+            if outcomes:
+                await self._send(outcomes)
+        await self._http.close()
+
+    async def _send(self, outcomes: list[dict[str, Any]]) -> None:
         try:
-            ends = time.monotonic() + FEEDBACK_TIMEOUT_S
-            with client.stream("POST", self._url, json=outcomes) as response:
-                sent = response.is_success
-                size = 0
-                for part in response.iter_raw():  # to its end, or the connection is not kept
-                    size += len(part)
-                    if size > ANSWER_BYTES_MAX or time.monotonic() > ends:
-                        break
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
-            sent = False
-        if sent:
+            content = json.dumps(outcomes, separators=(",", ":")).encode()
+            status, _, _ = await self._http.post(
+                self._url, content, self._headers, FEEDBACK_TIMEOUT_S
+            )
+        except (Unanswered, ValueError, TypeError):
+            status = 0
+        if 200 <= status < 300:
             self._report.count("outcomes_sent", len(outcomes))
         else:
             self._report.fail("outcomes_lost", len(outcomes))

@@ -18,16 +18,18 @@ from typing import Any, Final
 import httpx
 from litellm.exceptions import RateLimitError
 from litellm.integrations.custom_logger import CustomLogger
-from reprise_client.client import Client, Decision, Http, Refusal, Report, Unanswered
-from reprise_client.tokens import Tokenizer, question
+from reprise_client.client import Client, Decision, Refusal, Report, Unanswered
+from reprise_client.prompt import prompt_of
 
 from reprise_litellm.attempts import Attempt, Attempts
-from reprise_litellm.settings import Engine, Settings, engine_of, has_limit
+from reprise_litellm.settings import Engine, Settings, engine_of, has_limit, has_ranks
 
 logger = logging.getLogger("reprise_litellm")
 
 ERROR_CHARACTERS_MAX: Final = 200
 """Of why a request failed, as Reprise is told: the kind of error, never a prompt."""
+
+RANK_HEADER: Final = "X-data-parallel-rank"
 
 Deployment = dict[str, Any]
 
@@ -40,15 +42,9 @@ class RepriseCallback(CustomLogger):
         super().__init__()
         self.report = report or Report(logger)
         self._settings = settings
-        http = Http()
         self._client = Client(
-            settings.url,
-            self.report,
-            api_key=settings.api_key,
-            timeout_s=settings.timeout_s,
-            http=http,
+            settings.url, self.report, api_key=settings.api_key, timeout_s=settings.timeout_s
         )
-        self._tokenizer = Tokenizer(http, settings.tokenize_timeout_s, self.report)
         self._attempts = Attempts()
 
     # Which deployment
@@ -84,12 +80,12 @@ class RepriseCallback(CustomLogger):
         if any(map(has_limit, deployments)):
             self.report.count("left_limits")
             return deployments
-        asked = question(engines[0].served_model, request)
+        prompt = prompt_of(request)
         # Anthropic's and OpenAI's newer calls, with templates of their own.
-        if asked is None or "litellm_metadata" in request:
+        if prompt is None or "litellm_metadata" in request:
             self.report.count("left_no_text")
             return deployments
-        answer = await self._answer(engines, asked, request)
+        answer = await self._answer(engines, prompt, request)
         if isinstance(answer, Refusal):
             self._refuse(model, answer)
             return deployments
@@ -121,28 +117,12 @@ class RepriseCallback(CustomLogger):
         return [one for one in engines if one.deployment_id not in failed] or engines
 
     async def _answer(
-        self, engines: Sequence[Engine], asked: Any, request: Mapping[str, Any]
+        self, engines: Sequence[Engine], prompt: Mapping[str, Any], request: Mapping[str, Any]
     ) -> Decision | Refusal | None:
-        if self._client.paused:
-            self.report.fail("route_paused")
-            return None
-        tokens = asked
-        if isinstance(asked, dict):
-            try:
-                tokens, source = await self._tokenizer.tokens(
-                    list(dict.fromkeys((one.url, one.api_key) for one in engines)),
-                    asked,
-                    engines[0].tokenizer or self._settings.tokenizer,
-                )
-            except Unanswered as error:
-                self.report.fail(f"tokenize_{error.reason}")
-                return None
-            self.report.count(f"tokenize_{source}")
-        scope = engines[0].scope
         salt = request.get("cache_salt")
         fields = {
-            **{name: value for name, value in scope._asdict().items() if value != ""},
-            "token_ids": tokens.tolist(),
+            **{name: value for name, value in engines[0].scope._asdict().items() if value != ""},
+            **prompt,
             "candidates": [
                 {"instance_id": name} for name in dict.fromkeys(one.instance_id for one in engines)
             ],
@@ -175,7 +155,9 @@ class RepriseCallback(CustomLogger):
     async def async_pre_call_deployment_hook(
         self, kwargs: dict[str, Any], call_type: Any
     ) -> dict[str, Any] | None:
-        """The request goes out: from here on its call id names it."""
+        """The request goes out: from here on its call id names it. To an engine of several ranks it
+        goes with the chosen one in vLLM's header.
+        """
         info, call_id = kwargs.get("model_info"), kwargs.get("litellm_call_id")
         deployment_id = info.get("id") if isinstance(info, Mapping) else None
         trace_id = str(kwargs.get("litellm_trace_id", ""))
@@ -183,7 +165,10 @@ class RepriseCallback(CustomLogger):
         logging_object = kwargs.get("litellm_logging_obj")
         if attempt is not None and logging_object is not None:
             self._watch(logging_object, str(call_id), attempt)
-        return None
+        if attempt is None or not isinstance(info, Mapping) or not has_ranks(info):
+            return None
+        headers = {**(kwargs.get("extra_headers") or {}), RANK_HEADER: str(attempt.dp_rank)}
+        return {**kwargs, "extra_headers": headers}
 
     def _watch(self, logging_object: Any, call_id: str, attempt: Attempt) -> None:
         """No hook is called at the first token, nor when a user hangs up.

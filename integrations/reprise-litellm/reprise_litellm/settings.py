@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
 
 from reprise_client.client import ROUTE_TIMEOUT_S
-from reprise_client.tokens import TOKENIZE_TIMEOUT_S
 
 URL: Final = "http://127.0.0.1:13333"
 TIMEOUT_MAX_S: Final = 60.0
@@ -23,22 +22,18 @@ class Settings:
         url: of Reprise.
         api_key: sent as a bearer token, if any.
         timeout_s: of a question to Reprise.
-        tokenize_timeout_s: of a question to an engine.
-        tokenizer: directory of that of models which do not name their own; "" for none.
         refuse: whether a refusal (429) of Reprise is the user's answer; else LiteLLM chooses.
     """
 
     url: str = URL
     api_key: str = ""
     timeout_s: float = ROUTE_TIMEOUT_S
-    tokenize_timeout_s: float = TOKENIZE_TIMEOUT_S
     refuse: bool = False
-    tokenizer: str = ""
 
     @classmethod
     def of_environment(cls, environ: Mapping[str, str] = os.environ) -> Self:
-        """`REPRISE_URL`, `REPRISE_API_KEY`, `REPRISE_TIMEOUT_MS`, `REPRISE_TOKENIZE_TIMEOUT_MS`,
-        `REPRISE_ON_REFUSAL` (`pass` or `refuse`), `REPRISE_TOKENIZER`.
+        """`REPRISE_URL`, `REPRISE_API_KEY`, `REPRISE_TIMEOUT_MS`, `REPRISE_ON_REFUSAL` (`pass` or
+        `refuse`).
 
         Raises:
             ValueError: one is none of these, with its name and what was expected.
@@ -53,9 +48,7 @@ class Settings:
             url=url,
             api_key=environ.get("REPRISE_API_KEY", ""),
             timeout_s=_seconds(environ, "REPRISE_TIMEOUT_MS", ROUTE_TIMEOUT_S),
-            tokenize_timeout_s=_seconds(environ, "REPRISE_TOKENIZE_TIMEOUT_MS", TOKENIZE_TIMEOUT_S),
             refuse=on_refusal == "refuse",
-            tokenizer=environ.get("REPRISE_TOKENIZER", ""),
         )
 
 
@@ -89,21 +82,13 @@ class Engine(NamedTuple):
     Attributes:
         deployment_id: LiteLLM's name of it.
         instance_id: Reprise's, as it was registered there.
-        url: of the engine, without `/v1`.
-        api_key: that LiteLLM sends to it.
-        served_model: how requests name the model.
-        tokenizer: directory of its tokenizer, or "".
         likeness: all that LiteLLM may tell deployments apart by, but for which engine each is.
     """
 
     deployment_id: str
     instance_id: str
     scope: Scope
-    url: str
-    api_key: str
-    served_model: str
     likeness: str
-    tokenizer: str = ""
 
 
 OWN_PARAMS: Final = frozenset({"api_base", "base_url", "api_key", "weight"})
@@ -118,13 +103,12 @@ def engine_of(deployment: Mapping[str, Any]) -> Engine | None:
     if not isinstance(params, Mapping) or not isinstance(info, Mapping):
         return None
     ours, deployment_id = info.get("reprise"), info.get("id")
-    url = params.get("api_base") or params.get("base_url")
     if not isinstance(ours, Mapping) or not isinstance(deployment_id, str):
         return None
     instance_id = ours.get("instance_id")
     served_model = str(params.get("model", "")).split("/", 1)[-1]
     block_size = ours.get("block_size", BLOCK_SIZE)
-    if not isinstance(instance_id, str) or not isinstance(url, str) or type(block_size) is not int:
+    if not isinstance(instance_id, str) or type(block_size) is not int:
         return None
     return Engine(
         deployment_id,
@@ -135,12 +119,15 @@ def engine_of(deployment: Mapping[str, Any]) -> Engine | None:
             str(ours.get("tenant_id", "default")),
             str(ours.get("lora_name", "")),
         ),
-        url.rstrip("/").removesuffix("/v1"),
-        str(params.get("api_key") or ""),
-        served_model,
         _likeness(params, info),
-        str(ours.get("tokenizer") or ""),
     )
+
+
+def has_ranks(info: Mapping[str, Any]) -> bool:
+    """Whether `model_info.reprise` of a deployment says that its engine has several ranks."""
+    ours = info.get("reprise")
+    ranks = ours.get("dp_ranks", 1) if isinstance(ours, Mapping) else 1
+    return type(ranks) is int and ranks > 1
 
 
 def has_limit(deployment: Mapping[str, Any]) -> bool:

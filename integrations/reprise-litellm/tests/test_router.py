@@ -7,7 +7,7 @@ from typing import Any
 
 import litellm
 import pytest
-from fake_services import FakeEngine, FakeReprise, tokens_of
+from fake_services import FakeEngine, FakeReprise
 from litellm import Router
 from reprise_litellm import RepriseCallback, Settings
 
@@ -24,9 +24,7 @@ class Routed:
     def __init__(self, reprise: FakeReprise, engines: list[FakeEngine]) -> None:
         self.reprise = reprise
         self.engines = engines
-        self.callback = RepriseCallback(
-            Settings(url=reprise.url, timeout_s=20.0, tokenize_timeout_s=20.0)
-        )
+        self.callback = RepriseCallback(Settings(url=reprise.url, timeout_s=20.0))
         self.options: dict[str, Any] = {"num_retries": 0, "disable_cooldowns": True}
         self.params: list[dict[str, Any]] = [{} for _ in engines]
         self.info: list[dict[str, Any]] = [
@@ -36,14 +34,7 @@ class Routed:
 
     def uses(self, **settings: Any) -> None:
         self.callback = RepriseCallback(
-            Settings(
-                **{
-                    "url": self.reprise.url,
-                    "timeout_s": 20.0,
-                    "tokenize_timeout_s": 20.0,
-                    **settings,
-                }
-            )
+            Settings(**{"url": self.reprise.url, "timeout_s": 20.0, **settings})
         )
         litellm.callbacks = [self.callback]
 
@@ -105,7 +96,7 @@ def test_the_engine_that_reprise_names_answers(routed: Routed) -> None:
     asked = questions[0]
     assert asked["model"] == "llama"
     assert asked["block_size"] == 16
-    assert asked["token_ids"] == tokens_of({"messages": MESSAGES})
+    assert asked["messages"] == MESSAGES
     assert {one["instance_id"] for one in asked["candidates"]} == {
         "engine-0",
         "engine-1",
@@ -114,29 +105,13 @@ def test_the_engine_that_reprise_names_answers(routed: Routed) -> None:
     assert len({one["request_id"] for one in questions}) == 4, "or the first answer comes again"
 
 
-def test_the_same_prompt_is_tokenised_once_with_the_key_of_the_engine(routed: Routed) -> None:
-    async def story() -> None:
-        router = routed.router()
-        for _ in range(3):
-            await routed.ask(router)
-
-    asyncio.run(story())
-    asked = [
-        headers["Authorization"] == f"Bearer key-of-{engine.name}"
-        for engine in routed.engines
-        for (path, _), headers in zip(engine.requests, engine.headers, strict=True)
-        if path == "/tokenize"
-    ]
-    assert asked == [True]
-    assert routed.counts["tokenize_cached"] == 2
-
-
 def test_what_changes_the_template_is_part_of_the_prompt(routed: Routed) -> None:
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
     body = {"chat_template_kwargs": {"enable_thinking": False}}
     asyncio.run(routed.ask(tools=tools, extra_body=body))
     [question] = routed.reprise.bodies("/route")
-    assert question["token_ids"] == tokens_of({"messages": MESSAGES, "tools": tools, **body})
+    said = {name: question.get(name) for name in ("messages", "tools", "chat_template_kwargs")}
+    assert said == {"messages": MESSAGES, "tools": tools, **body}
 
 
 def test_an_answer_is_told_with_what_was_cached(routed: Routed) -> None:
@@ -215,10 +190,9 @@ def test_an_engine_that_fails_is_told_and_the_next_attempt_goes_elsewhere(routed
     assert routed.engines[1].completions == 1
 
 
-def test_engines_that_are_too_busy_to_tokenise_cost_few_requests_anything(routed: Routed) -> None:
-    for engine in routed.engines:
-        engine.is_slow_to_tokenise = True
-    routed.uses(tokenize_timeout_s=0.05)
+def test_a_service_that_is_too_busy_costs_few_requests_anything(routed: Routed) -> None:
+    routed.reprise.hangs()
+    routed.uses(timeout_s=0.05)
 
     async def story() -> None:
         router = routed.router()
@@ -227,8 +201,17 @@ def test_engines_that_are_too_busy_to_tokenise_cost_few_requests_anything(routed
 
     asyncio.run(story())
     counts = routed.counts
-    assert counts["tokenize_timeout"] + counts["tokenize_paused"] == 60
-    assert counts["tokenize_timeout"] < 15, "five, and trials"
+    assert counts["route_timeout"] + counts["route_paused"] == 60
+    assert counts["route_timeout"] < 15, "five, and trials"
+
+
+def test_a_prompt_without_tokens_goes_by_the_load_that_reprise_knows(routed: Routed) -> None:
+    def answer(handler: Any, _question: Any) -> None:
+        handler.reply(200, routed.reprise.decision("engine-1"), Reprise_Tokens="none; reason=media")
+
+    routed.reprise.answer = answer
+    assert asyncio.run(routed.ask()) == "engine-1"
+    assert (routed.counts["routed"], routed.counts["route_by_load"]) == (1, 1)
 
 
 @pytest.mark.parametrize("status", [400, 413, 429])
@@ -255,9 +238,21 @@ def test_text_completions_are_routed(routed: Routed) -> None:
             assert answer.choices[0].text == "engine-2"
 
     asyncio.run(story())
-    asked = [one["token_ids"] for one in routed.reprise.bodies("/route")]
-    text = tokens_of({"prompt": "hello"})
-    assert asked == [text, text]
+    asked = [one["prompt"] for one in routed.reprise.bodies("/route")]
+    assert asked == ["hello", "hello"]
+
+
+@pytest.mark.parametrize(("ranks", "header"), [(None, None), (1, None), (2, "1")])
+def test_the_rank_goes_along_where_the_engine_has_several(
+    routed: Routed, ranks: int | None, header: str | None
+) -> None:
+    for info in routed.info:
+        info["reprise"] |= {} if ranks is None else {"dp_ranks": ranks}
+    routed.reprise.chosen, routed.reprise.dp_rank = "engine-2", 1
+    assert asyncio.run(routed.ask(extra_headers={"X-Other": "o"})) == "engine-2"
+    [sent] = routed.engines[2].headers
+    names = {name.lower(): value for name, value in sent.items()}
+    assert (names.get("x-data-parallel-rank"), names["x-other"]) == (header, "o")
 
 
 def test_a_cache_salt_is_passed_on(routed: Routed) -> None:
@@ -357,7 +352,7 @@ def test_whatever_reprise_answers_the_user_is_served(routed: Routed, kind: str) 
         router = routed.router()
         assert (await routed.ask(router)).startswith("engine-")
         counts = {name: n for name, n in routed.counts.items() if not name.startswith("outcomes")}
-        assert counts == {"tokenize_asked": 1, counted: 1}
+        assert counts == {counted: 1}
         if counted != "route_timeout":
             routed.reprise.recovers()
             routed.reprise.chosen = "engine-2"
@@ -381,8 +376,6 @@ def test_a_service_that_is_down_is_soon_not_asked_any_more(
     counts = routed.counts
     assert counts["route_unreachable"] >= 5
     assert counts["route_unreachable"] + counts.get("route_paused", 0) == 9
-    made = counts.get("tokenize_asked", 0) + counts.get("tokenize_cached", 0)
-    assert made == counts["route_unreachable"], "in a pause no tokens are made"
     assert len([one for one in caplog.records if one.name == "reprise_litellm"]) == 1
 
 
@@ -396,18 +389,6 @@ def test_what_was_booked_for_nobody_is_cancelled(routed: Routed) -> None:
 
     [question] = [asyncio.run(story())["request_id"]]
     assert question == routed.reprise.bodies("/route")[0]["request_id"]
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [(500, b""), (404, b"no such path"), (200, b"\xff"), (200, b"[]"), (200, b'{"tokens": ["a"]}')],
-)
-def test_without_tokens_litellm_chooses(routed: Routed, reply: tuple[int, bytes]) -> None:
-    for engine in routed.engines:
-        engine.tokenize_reply = reply
-    assert asyncio.run(routed.ask()).startswith("engine-")
-    assert routed.reprise.bodies("/route") == []
-    assert sum(n for name, n in routed.counts.items() if name.startswith("tokenize_")) == 1
 
 
 def test_a_refusal_is_passed_on_where_it_counts(routed: Routed) -> None:

@@ -19,15 +19,8 @@ from ray.serve.request_router import (
     RequestRouter,
     RunningReplica,
 )
-from reprise_client.client import ROUTE_TIMEOUT_S, Client, Decision, Http, Report, Unanswered
-from reprise_client.tokens import (
-    TEMPLATE_FIELDS,
-    TOKENIZE_TIMEOUT_S,
-    Tokenizer,
-    Tokens,
-    as_tokens,
-    question,
-)
+from reprise_client.client import ROUTE_TIMEOUT_S, Client, Decision, Report, Unanswered
+from reprise_client.prompt import TEMPLATE_FIELDS, are_tokens, prompt_of
 
 from .registration import INSTANCE_KEY
 
@@ -41,9 +34,7 @@ TOKEN_FIELDS: Final = ("request_token_ids", "prompt_token_ids", "token_ids")
 """Names by which a request brings its tokens: Ray's own for its KV-aware router, vLLM's, ours."""
 
 NO_PROMPT: Final = frozenset({"tokenize", "detokenize", "reset_prefix_cache"})
-"""Methods of Ray's LLM server that compute no prompt. Asking for the tokens of `tokenize` would
-come back here where the tokeniser is that server itself.
-"""
+"""Methods of Ray's LLM server that compute no prompt, whatever they are given."""
 
 
 @dataclass(slots=True)
@@ -78,10 +69,6 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
         lora_name: str = "",
         api_key: str = "",
         timeout_ms: float = ROUTE_TIMEOUT_S * 1000,
-        tokenize_url: str = "",
-        tokenize_timeout_ms: float = TOKENIZE_TIMEOUT_S * 1000,
-        served_model: str = "",
-        tokenizer: str = "",
     ) -> None:
         """Takes `request_router_kwargs`; nothing is connected yet.
 
@@ -93,21 +80,9 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             lora_name: as registered.
             api_key: sent to Reprise as a bearer token, if any.
             timeout_ms: of a question to Reprise.
-            tokenize_url: of a server that has `/tokenize`, as vLLM's; without it and without a
-                tokenizer, only requests that bring their tokens are routed.
-            tokenize_timeout_ms: of a question to that.
-            served_model: what that calls the model; `model`, if empty.
-            tokenizer: directory of the model's tokenizer: then no engine is asked.
         """
         self.report = Report(logger)
-        http = Http()
-        self._reprise = Client(
-            url, self.report, api_key=api_key, timeout_s=timeout_ms / 1000, http=http
-        )
-        self._tokenizer = Tokenizer(http, tokenize_timeout_ms / 1000, self.report)
-        self._directory = tokenizer
-        self._engines = [(tokenize_url.rstrip("/"), "")] if tokenize_url else []
-        self._served_model = served_model or model
+        self._reprise = Client(url, self.report, api_key=api_key, timeout_s=timeout_ms / 1000)
         scope = {
             "model": model,
             "block_size": block_size,
@@ -161,22 +136,22 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             return known.decision
         if pending.metadata.call_method in NO_PROMPT:
             return None
-        tokens = None
-        if self._reprise.paused:
-            self.report.fail("route_paused")
-        else:
-            tokens = await self._tokens(pending)
-        decision = None if tokens is None else await self._ask(replicas, tokens)
+        prompt = _prompt_of(pending)
+        if prompt is None:
+            self.report.count("left_no_text")
+        decision = None if prompt is None else await self._ask(replicas, prompt)
         self._requests[name] = _Request(decision)
         while len(self._requests) > REQUESTS_MAX:
             self._requests.popitem(last=False)
         return decision
 
-    async def _ask(self, replicas: Sequence[RunningReplica], tokens: Tokens) -> Decision | None:
+    async def _ask(
+        self, replicas: Sequence[RunningReplica], prompt: Mapping[str, Any]
+    ) -> Decision | None:
         candidates = list(dict.fromkeys(map(_instance_of, replicas)))
         fields = {
             **self._scope,
-            "token_ids": tokens.tolist(),
+            **prompt,
             "candidates": [{"instance_id": one} for one in candidates],
         }
         try:
@@ -194,32 +169,6 @@ class RepriseRouter(LocalityMixin, MultiplexMixin, RequestRouter):
             return None
         self.report.count("routed")
         return answer
-
-    async def _tokens(self, pending: PendingRequest) -> "Tokens | None":
-        for source in (pending.kwargs, *pending.args):
-            for name in TOKEN_FIELDS:
-                tokens = as_tokens(_field(source, name))
-                if tokens:
-                    return tokens
-        asked = None
-        for source in (*pending.args, pending.kwargs):
-            fields = _fields(source)
-            if fields:
-                asked = question(self._served_model, fields)
-                break
-        can_ask = self._engines or self._directory
-        if asked is None or (isinstance(asked, dict) and not can_ask):
-            self.report.count("left_no_tokens")
-            return None
-        if not isinstance(asked, dict):
-            return asked
-        try:
-            tokens, source = await self._tokenizer.tokens(self._engines, asked, self._directory)
-        except Unanswered as error:
-            self.report.fail(f"tokenize_{error.reason}")
-            return None
-        self.report.count(f"tokenize_{source}")
-        return tokens
 
     def on_request_routed(
         self, pending_request: PendingRequest, replica_id: ReplicaID, result: Any
@@ -271,6 +220,19 @@ def _instance_of(replica: RunningReplica) -> str:
     stats = getattr(replica, "routing_stats", None)
     named = stats.get(INSTANCE_KEY) if isinstance(stats, Mapping) else None
     return named if isinstance(named, str) else str(replica.replica_id.unique_id)
+
+
+def _prompt_of(pending: PendingRequest) -> Mapping[str, Any] | None:
+    """The fields of `/route` that say it: the tokens that the request brings, or its text."""
+    for source in (pending.kwargs, *pending.args):
+        for name in TOKEN_FIELDS:
+            tokens = _field(source, name)
+            if are_tokens(tokens):
+                return {"token_ids": tokens}
+    for source in (*pending.args, pending.kwargs):
+        if fields := _fields(source):
+            return prompt_of(fields)
+    return None
 
 
 def _field(source: object, name: str) -> object:

@@ -16,16 +16,10 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
 os.environ["RAY_raylet_start_wait_time_s"] = "180"  # noqa: SIM112 # Ray's own name; 30 by default
 
-from fake_services import FakeEngine, FakeReprise, closed_behind  # noqa: E402 # behind its path
+from fake_services import FakeReprise, closed_behind  # noqa: E402 # behind its path
 
 
 @pytest.fixture
 def reprise() -> Iterator[FakeReprise]:
     with closed_behind(FakeReprise()) as server:
-        yield server
-
-
-@pytest.fixture
-def tokeniser() -> Iterator[FakeEngine]:
-    with closed_behind(FakeEngine("tokeniser")) as server:
         yield server

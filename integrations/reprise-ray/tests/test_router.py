@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fake_services import FakeEngine, FakeReprise, tokens_of
+from fake_services import FakeReprise
 from ray.serve._private.common import (
     DeploymentHandleSource,
     DeploymentID,
@@ -37,7 +37,7 @@ def router_of(replicas: list[Any], url: str, **kwargs: Any) -> RepriseRouter:
         handle_source=DeploymentHandleSource.REPLICA,
         use_replica_queue_len_cache=True,
     )
-    given = {"model": "llama", "timeout_ms": 5000, "tokenize_timeout_ms": 5000, **kwargs}
+    given = {"model": "llama", "timeout_ms": 5000, **kwargs}
     router.initialize_state(url=url, **given)
     router.update_replicas(replicas)
     return router
@@ -102,18 +102,18 @@ def test_a_replica_may_name_its_instance(reprise: FakeReprise) -> None:
     ],
 )
 @pytest.mark.parametrize("form", [dict, lambda **fields: SimpleNamespace(**fields)])
-def test_a_prompt_is_tokenised_once(
-    reprise: FakeReprise, tokeniser: FakeEngine, given: dict[str, Any], form: Any
+def test_the_text_of_a_prompt_is_what_reprise_is_asked(
+    reprise: FakeReprise, given: dict[str, Any], form: Any
 ) -> None:
     async def story() -> None:
         known = replicas()
-        router = router_of(known, reprise.url, tokenize_url=tokeniser.url)
-        for name in ("r1", "r2"):
-            await router.choose_replicas(known, request(name, form(**given)))
+        await router_of(known, reprise.url).choose_replicas(known, request("r1", form(**given)))
 
     run(story)
-    assert [one["token_ids"] for one in reprise.bodies("/route")] == [tokens_of(given)] * 2
-    assert tokeniser.bodies("/tokenize") == [{"model": "llama", **given}]
+    [question] = reprise.bodies("/route")
+    for name in ("request_id", "candidates", "model", "block_size", "tenant_id"):
+        del question[name]
+    assert question == given
 
 
 def test_ray_asks_again_while_all_are_full_and_reprise_is_asked_once(reprise: FakeReprise) -> None:
@@ -218,24 +218,23 @@ def test_whatever_reprise_answers_ray_goes_on(reprise: FakeReprise, kind: str) -
     assert "fault" not in counts
 
 
-def test_without_tokens_nothing_is_asked(reprise: FakeReprise, tokeniser: FakeEngine) -> None:
+def test_without_a_prompt_nothing_is_asked(reprise: FakeReprise) -> None:
     async def story() -> None:
         known = replicas()
         router = router_of(known, reprise.url)
         for pending in (
             request("r1"),
-            request("r2", {"messages": [{"role": "user", "content": "hi"}]}),
+            request("r2", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}),
             request("r3", b"bytes"),
             request("r4", {"token_ids": ["x"]}),
             request("r5", {"token_ids": [-1]}),
             request("r6", {"token_ids": [True]}),
+            request("r7", {"prompt": "hi"}, method="tokenize"),
         ):
             [others] = await router.choose_replicas(known, pending)
             assert len(others) == 2
+        assert router.report.counts == {"left_no_text": 6}
         assert names([await choose_one(router)]) == [["a"]]
-        with_tokeniser = router_of(known, reprise.url, tokenize_url=tokeniser.url)
-        asked = request("r7", {"prompt": "hi"}, method="tokenize")
-        await with_tokeniser.choose_replicas(known, asked)
 
     async def choose_one(router: RepriseRouter) -> list[Any]:
         one: Any = Replica("a")
@@ -245,4 +244,3 @@ def test_without_tokens_nothing_is_asked(reprise: FakeReprise, tokeniser: FakeEn
 
     run(story)
     assert reprise.bodies("/route") == []
-    assert tokeniser.bodies("/tokenize") == []

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+from msgspec.structs import replace
 
 from reprise.registered_engines import LOOK_S, RegisteredEngines
 from schemas.clock import REAL_CLOCK, Clock
@@ -31,7 +32,9 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
         registration("a", http_endpoint=url),
         registration("a", dp_rank=1, http_endpoint=url),
         registration("b", lora_name="ad", http_endpoint="http://10.0.0.8:8000"),
-        registration("c"),
+        replace(registration("c"), url="worker-3"),
+        replace(registration("f", model_name="o", http_endpoint=url), url="http://10.0.0.6:9000"),
+        replace(registration("e", model_name="p"), url="http://10.0.0.6:9000/"),
         registration("d", tenant_id="t", http_endpoint="http://10.0.0.9:8000"),
     ):
         table.add(one)
@@ -42,6 +45,8 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
     assert engines.of_model("ad", "") == [second]
     assert engines.of_model("m", "t") == [Engine("http://10.0.0.9:8000", "vLLM")]
     assert engines.of_model("n", "") == ()
+    assert engines.of_model("o", "") == [first], "the HTTP server of the engine itself"
+    assert engines.of_model("p", "") == [Engine("http://10.0.0.6:9000", "vLLM")]
 
 
 def test_an_engine_is_asked_with_a_body_and_its_answer_is_bounded(table: FakeTable) -> None:

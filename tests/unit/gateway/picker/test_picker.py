@@ -474,6 +474,21 @@ def test_body_that_is_no_json_is_answered_400() -> None:
     run(scenario)
 
 
+def test_body_without_a_content_type_is_read_as_json() -> None:
+    """The extension's own tests send none."""
+
+    async def scenario(found: World, client: Proxy) -> None:
+        await found.add("a")
+        told = await client.open().request(b"no healthy upstream", content_type="")
+        assert (told.refused, told.code) == (400, "invalid_json")
+        told = await client.open().request(PROMPT | {"model": "other"}, content_type="")
+        assert (told.refused, told.code) == (404, "model_not_found")
+        told = await client.open().request(b"some text", content_type="text/plain")
+        assert (told.refused, told.body) == (0, b"some text")
+
+    run(scenario)
+
+
 def test_huge_body_is_answered_413_and_a_large_one_passes_in_small_pieces() -> None:
     async def scenario(found: World, client: Proxy) -> None:
         await found.add("a")
@@ -579,6 +594,47 @@ def test_health_says_alive_always_and_ready_where_there_is_a_table_or_an_engine(
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await client.health("other")
         assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+
+    run(scenario)
+
+
+def test_health_is_told_as_it_changes_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PICKER_HEALTH_S", 0.02)
+
+    async def scenario(found: World, client: Proxy) -> None:
+        found.table.ready = False
+        calls: dict[str, Any] = {
+            name: client.watch(ext_proc_pb2.HealthCheckRequest(service=name))
+            for name in ("liveness", "readiness", "other")
+        }
+        assert [(await call.read()).status for call in calls.values()] == [1, 2, 3]
+        await found.add("a")
+        assert (await calls["readiness"].read()).status == 1
+        found.table.ready = True
+        calls["other"].cancel()
+        await until(lambda: picker(found).watches == 2)
+        began = time.monotonic()
+        await picker(found).close(is_forced=False)
+        assert time.monotonic() - began < server.PICKER_GRACE_S, "nobody waits for a watch"
+        for call in (calls["liveness"], calls["readiness"]):
+            assert await call.read() is grpc.aio.EOF, "the status is told once"
+            assert await call.code() is grpc.StatusCode.OK
+        assert picker(found).watches == 0
+
+    run(scenario)
+
+
+def test_watches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PICKER_WATCHES_MAX", 1)
+
+    async def scenario(found: World, client: Proxy) -> None:
+        first = client.watch(ext_proc_pb2.HealthCheckRequest())
+        await first.read()
+        second = client.watch(ext_proc_pb2.HealthCheckRequest())
+        assert await second.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await client.health("liveness") == 1
+        first.cancel()
+        await until(lambda: picker(found).watches == 0)
 
     run(scenario)
 

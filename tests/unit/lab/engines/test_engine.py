@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import socket
@@ -9,7 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import msgspec
 import pytest
 import zmq
@@ -336,3 +339,60 @@ def test_an_engine_answers_as_openais_interface_does(prompt: str | list[int]) ->
     assert usages[0]["completion_tokens"] == 3
     held = [one["prompt_tokens_details"]["cached_tokens"] for one in usages]
     assert held == [0, 8]
+
+
+CHAT_PATH = "/v1/chat/completions"
+CHAT: dict[str, Any] = {"model": "demo", "messages": [{"role": "user", "content": "hello"}]}
+CHAT_AS_TEXT = "<user>hello\n<assistant>"
+
+
+@pytest.mark.parametrize("path", [CHAT_PATH, "/v1/completions"])
+def test_a_stream_says_what_a_whole_answer_says(path: str) -> None:
+    asked = CHAT if "chat" in path else {"prompt": CHAT_AS_TEXT, "max_tokens": 100}
+    engine = Engine(EngineOptions(instance_id="e", sizes=CacheSizes(4, 100, 100)))
+    try:
+        connection = JsonConnection(f"http://127.0.0.1:{engine.ready.http_port}")
+        whole = msgspec.json.decode(connection.request("POST", path, asked).body)
+        options = {"stream": True, "stream_options": {"include_usage": True}}
+        answer = connection.request("POST", path, asked | options)
+        connection.close()
+    finally:
+        engine.close()
+    *events, done, rest = answer.body.decode().split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    *pieces, last = [json.loads(one.removeprefix("data: ")) for one in events]
+    [choice] = whole["choices"]
+    text = choice["message"]["content"] if "chat" in path else choice["text"]
+    assert text == "This is e, an engine without a model."
+    streamed = [one["choices"][0] for one in pieces]
+    assert len(streamed) > 5, "the words come one by one"
+    assert text == "".join(
+        one["delta"].get("content", "") if "chat" in path else one["text"] for one in streamed
+    )
+    ends = [choice["finish_reason"], *(one["finish_reason"] for one in streamed)]
+    assert ends == ["stop", *[None] * (len(streamed) - 1), "stop"]
+    assert last["choices"] == []
+    said = {key: value for key, value in whole["usage"].items() if key != "prompt_tokens_details"}
+    assert said == {"prompt_tokens": 23, "completion_tokens": 37, "total_tokens": 60}
+    assert last["usage"] == said | {"prompt_tokens_details": {"cached_tokens": 20}}
+
+
+def test_the_next_turn_of_a_chat_begins_with_the_tokens_of_the_last_one() -> None:
+    engine = Engine(EngineOptions(instance_id="e", sizes=CacheSizes(1, 1000), dp_ranks=2))
+    try:
+        with httpx.Client(base_url=f"http://127.0.0.1:{engine.ready.http_port}") as client:
+
+            def ask(path: str, asked: object, rank: str = "1") -> Any:
+                return client.post(path, json=asked, headers={"X-data-parallel-rank": rank}).json()
+
+            first = ask(CHAT_PATH, CHAT)["choices"][0]["message"]
+            following = {"messages": [*CHAT["messages"], first, {"role": "user", "content": "?"}]}
+            usage = ask(CHAT_PATH, following)["usage"]
+            assert usage["prompt_tokens_details"]["cached_tokens"] == 23 + 37
+            assert ask("/tokenize", following)["count"] == usage["prompt_tokens"]
+            other = ask(CHAT_PATH, following, rank="0")["usage"]
+            assert other["prompt_tokens_details"]["cached_tokens"] == 0, "it is another rank's"
+            assert "to be a rank" in ask(CHAT_PATH, CHAT, rank="-1")["error"]
+            assert "messages or a prompt" in ask(CHAT_PATH, {})["error"]
+    finally:
+        engine.close()
