@@ -149,4 +149,7 @@ class DoctorDocument(msgspec.Struct, kw_only=True):
     role: str
     position: str
     findings: list[Finding]
+    notes: Annotated[
+        list[Finding], Meta(description="What is so of a model, and no mistake of anybody's.")
+    ] = []
     instances: list[InstanceExamination]

@@ -242,6 +242,7 @@ def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
             expected="blocks of full attention alone",
             got=f"{blocks} of other groups",
             ranks=ranks_of(hybrid),
+            is_property=True,
         )
 
 
