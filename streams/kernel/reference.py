@@ -766,14 +766,16 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, key: int
     ) -> None:
         """The block is found now: what was left out of it may be further copies, as an engine has
-        them that removes each. Not so of a conflict, which is another block of this name.
+        them that removes each. Not so of a conflict, which is another block of this name. Where
+        nothing but its name was known on other tiers, it is held there, too.
         """
         tier = tier_of(event.medium, shared=event.shared)
-        if self._pool_removal(owner, key, tier) is not None:
-            self._lower(publisher, owner, _pool_key(key, tier), tier, 0)
+        self._end_pool_removal(publisher, owner, key, tier)
         left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
         if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
             return
+        if left_out.scope.lora_name == LEFT_OUT + REASONS["unresolved"] and not event.aliases:
+            self._resolve(publisher, owner, key, tier)
         times = left_out.counts[tier]
         if not times:
             return
@@ -781,6 +783,15 @@ class ReferenceKernel:
         if event.aliases:  # an object is held once
             return
         self._note_repeated(publisher, owner, key, tier, times - event.reported)
+
+    def _resolve(self, publisher: PublisherId, owner: _Publisher, key: int, found_on: int) -> None:
+        """What is left out of a block on other tiers than this one is known by its name now."""
+        block, left_out = owner.entries[key], owner.entries[key ^ LEFT_OUT_MASK]
+        for tier, times in enumerate(list(left_out.counts)):
+            if times and tier != found_on and not block.counts[tier]:
+                self._end_pool_removal(publisher, owner, key, tier)
+                self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+                self._lower(publisher, owner, key, tier, times)
 
     # Copies that there may be; see REPEATED_MASK
 
@@ -833,6 +844,13 @@ class ReferenceKernel:
         entry = owner.entry_on(_pool_key(key, tier), tier)
         is_one = entry is not None and entry.scope == owner.scope(LEFT_OUT + POOL_REMOVED)
         return entry if is_one else None
+
+    def _end_pool_removal(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+    ) -> None:
+        """The publisher stores such a block there."""
+        if self._pool_removal(owner, key, tier) is not None:
+            self._lower(publisher, owner, _pool_key(key, tier), tier, 0)
 
     def _note_pool_removal(
         self, publisher: PublisherId, owner: _Publisher, key: int, tier: int

@@ -20,6 +20,8 @@ use crate::state::Index;
 const COPIES_UNKNOWN: &str = "copies_unknown";
 /// Reason of a block of the name of another one.
 pub const CONFLICT: &str = "hash_conflict";
+/// Reason of a block of which nothing but its name was said, and that was not held.
+pub const UNRESOLVED: &str = "unresolved";
 /// The scope of what a publisher has removed from a pool, and others have stored there.
 pub const POOL_REMOVED: &str = "\0left_out:pool_removed";
 /// The scopes that outlive a clear.
@@ -109,14 +111,34 @@ impl Index {
         self.end_pool_removal(publisher, block);
         let Some(entry) = self.find(publisher, block.key ^ LEFT_OUT_MASK) else { return };
         let reason = publisher.memberships.get(entry.membership).map(|part| &*part.lora_name);
+        let reason = reason.and_then(|name| name.strip_prefix(LEFT_OUT));
         let times = publisher.counts.of(&entry, block.tier);
-        if times == 0 || reason.and_then(|name| name.strip_prefix(LEFT_OUT)) == Some(CONFLICT) {
+        if reason == Some(CONFLICT) {
+            return;
+        }
+        if reason == Some(UNRESOLVED) && !block.is_object {
+            self.resolve(publisher, block, &entry);
+        }
+        if times == 0 {
             return;
         }
         self.remove_whole(publisher, entry.key, block.tier);
         let copies = times - u16::from(block.reported);
         if copies > 0 && !block.is_object {
             self.note_repeated(publisher, block, copies);
+        }
+    }
+
+    /// What is left out of a block on other tiers than its own is known by its name now: it is held
+    /// there, too.
+    fn resolve(&mut self, publisher: &mut Publisher, block: Block, left_out: &Entry) {
+        for tier in left_out.tiers().filter(|&tier| tier != block.tier) {
+            let held = self.find(publisher, block.key).filter(|held| !held.has(tier));
+            let Some(held) = held else { continue };
+            let times = publisher.counts.of(left_out, tier);
+            self.end_pool_removal(publisher, Block { tier, ..block });
+            self.remove_whole(publisher, left_out.key, tier);
+            self.set_known(publisher, held, tier, times, true);
         }
     }
 
