@@ -127,6 +127,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
             " it, and register it again",
         ),
+        Doubt.CHUNKS_UNKNOWN: _Words(
+            Code.CHUNKS_UNKNOWN,
+            "it offloads blocks and does not say their size, and none of them was the first of a"
+            " prompt: it may keep several as one chunk, of which answers count the last one alone",
+            "start vLLM with `self_describing_kv_events` in its kv_connector_extra_config, which"
+            " names each block of a chunk. Where it keeps each block by itself this ends as it"
+            " offloads the beginning of a prompt: send it one that it has not seen",
+        ),
         Doubt.POOL_CLEARED: _Words(
             Code.POOL_CLEARED,
             "it had stored blocks in a pool that all instances of the model read, and has cleared"

@@ -38,6 +38,14 @@ CPU_CLEARED: Final = 1 << 10
 DISK_CLEARED: Final = 1 << 11
 """So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""
 
+UNSIZED: Final = 1 << 12
+"""It has stored blocks on a tier without their size: each may stand for several that it keeps as
+one.
+"""
+
+WHOLE: Final = 1 << 13
+"""One of these was the first of a prompt, which is never the last of several: each is one block."""
+
 OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
 """The names of DISK: what is there may outlive the process that stored it."""
 
@@ -179,7 +187,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         media: by which names of media that are one tier here it has stored blocks since it cleared,
             a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
             it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
-            former until its next incarnation, too.
+            former until its next incarnation, too. UNSIZED and WHOLE until that.
         tiers_unheard: the last clear, which was of its GPU and ended a loss: what was lost may have
             been of other tiers, and be there yet. None where there is none, or it has shown since
             that it has none (`streams.bounds.TIERS_SHOWN_BATCHES`).
@@ -209,6 +217,11 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.sparse_blocks is None:
             return self.left_out
         return self.left_out | {ATTENTION_ONLY: self.sparse_blocks}
+
+    @property
+    def may_have_chunks(self) -> bool:
+        """Whether it offloads blocks of which each may stand for several."""
+        return self.media & UNSIZED != 0 and not self.media & WHOLE
 
     @property
     def concerns_all(self) -> bool:

@@ -373,7 +373,7 @@ class BatchStream:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self.tracker.sequence + 1, len(run.digests)
-        self.media.names |= run.media
+        self.media.of_run(run)
         window.add_batch(
             incarnation=self.tracker.incarnation,
             sequence=first,

@@ -166,8 +166,9 @@ impl BatchPacker {
         };
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
+        let first_blocks = PyBytes::new(py, &packed.first_blocks);
         let Packed { engine_time, events, clears, media, .. } = packed;
-        let fields = (digest, engine_time, events, clears, run, names, media);
+        let fields = (digest, engine_time, events, clears, run, names, media, first_blocks);
         Ok(Some(fields.into_pyobject(py)?))
     }
 
@@ -200,8 +201,9 @@ impl BatchPacker {
             detached_if(is_long, py, || self.packer.pack_run(batches, sequence, bytes_max));
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
+        let first_blocks = PyBytes::new(py, &packed.first_blocks);
         let PackedRun { digests, engine_time, events, media, .. } = packed;
-        (digests, engine_time, events, run, names, media).into_pyobject(py)
+        (digests, engine_time, events, run, names, media, first_blocks).into_pyobject(py)
     }
 }
 

@@ -271,6 +271,88 @@ def test_what_is_in_storage_may_outlive_the_process(
     assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
 
 
+def chain(*hashes: int, **fields: object) -> Any:
+    """A prompt, on the GPU."""
+    of = {"block_hashes": hashes, "parent_block_hash": None, "token_ids": TOKENS * len(hashes)}
+    return map_event("BlockStored", **(of | {"block_size": 4} | fields))
+
+
+def offloaded(*hashes: int, **fields: object) -> Any:
+    """As vLLM names what it has offloaded, with nothing else."""
+    of: dict[str, object] = {"block_hashes": hashes, "parent_block_hash": None, "token_ids": []}
+    return map_event("BlockStored", **(of | {"medium": "CPU", "block_size": 0} | fields))
+
+
+def test_what_is_offloaded_may_be_chunks_until_one_is_the_first_of_a_prompt(engine: Engine) -> None:
+    engine.send([chain(1, 2, 3, 4)])
+    assert engine.doubt == ""
+    engine.send([offloaded(2, 4)])
+    assert (engine.doubt, engine.is_degraded) == (Doubt.CHUNKS_UNKNOWN, False)
+    engine.restart_bridge()
+    engine.send([chain(5, 6)], [offloaded(4)], [removed("CPU")])
+    assert engine.doubt == Doubt.CHUNKS_UNKNOWN
+    engine.send([offloaded(6, 5)])
+    assert engine.doubt == ""
+    engine.restart_bridge()
+    engine.send([offloaded(4)], [ALL], [SETTLING["tier"]("CPU")], [chain(1, 2)], [offloaded(2)])
+    assert engine.doubt == ""
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [chain(1, 2)], 0]), at=0)
+    engine.send([offloaded(2)])
+    assert (engine.state.incarnation, engine.doubt) == (2, Doubt.CHUNKS_UNKNOWN)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_who_offloads_single_blocks_is_never_taken_for_one_of_chunks(
+    engine: Engine, together: bool
+) -> None:
+    batches = [[chain(1, 2)], [offloaded(1)], [offloaded(2)]]
+    if together:
+        engine.send(*batches)
+    else:
+        for events in batches:
+            engine.send(events)
+    assert engine.doubt == ""
+    other = Engine(engine.packer)
+    other.send([chain(1, 2), offloaded(1)])
+    assert other.doubt == ""
+
+
+@pytest.mark.parametrize(
+    "stores",
+    [
+        chain(1, kv_cache_spec_kind="sliding_window"),  # has some blocks of a prompt
+        chain(1, parent_block_hash=9),
+        chain(1, medium="CPU", extra_keys=[None]),
+        chain(1, block_size=8),
+    ],
+)
+def test_what_may_not_begin_a_prompt_shows_nothing(engine: Engine, stores: Any) -> None:
+    engine.send([chain(9, 8)], [stores], [offloaded(1)])
+    assert engine.state.may_have_chunks
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        offloaded(2, block_size=4),
+        offloaded(2, medium=None),
+        offloaded(2, locality="REMOTE"),
+        offloaded(2, kv_cache_spec_kind="mamba"),
+    ],
+)
+def test_what_says_its_size_or_is_on_no_tier_of_its_own_is_no_chunk(
+    engine: Engine, named: Any
+) -> None:
+    engine.send([chain(1, 2)], [named])
+    assert not engine.state.may_have_chunks
+
+
+def test_chunks_are_of_vllm(packer: ArrayPacker) -> None:
+    engine = Engine(packer, registration(kind=sglang.KIND))
+    engine.send([chain(1, 2)], [offloaded(2)])
+    assert not engine.state.may_have_chunks
+
+
 def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -> None:
     engine.send([stored("GPU")], [ALL], [stored("CPU")])
     assert (engine.doubt, engine.state.media) == ("", media_bit("CPU"))

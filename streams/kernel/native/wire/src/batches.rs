@@ -25,6 +25,8 @@ const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
 /// Among media: the blocks are of all instances.
 const SHARES: u32 = 1 << 7;
+/// Likewise: nothing says how many tokens they have.
+const UNSIZED: u32 = 1 << 12;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -53,6 +55,8 @@ pub struct Packed<'a> {
     pub lora_names: Vec<Cow<'a, str>>,
     /// By what names of media they store, as `bridge.wire.fields` numbers them.
     pub media: u32,
+    /// What the first blocks of prompts are called, u64 LE.
+    pub first_blocks: Vec<u8>,
 }
 
 /// Packs one publisher's batches.
@@ -149,6 +153,8 @@ pub(crate) struct Batch<'a, 'p> {
     /// The same in the order in which they came.
     pub(crate) named: Vec<Cow<'a, str>>,
     pub(crate) media: u32,
+    /// What the first blocks of prompts are called, u64 LE.
+    pub(crate) first_blocks: Vec<u8>,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
     /// Where they are pairs, the second ones.
@@ -162,8 +168,8 @@ impl BatchPacker {
         let room = payload.len() + payload.len() / 4;
         let mut batch = Batch::new(self, room, self.limits.packed_bytes);
         let (engine_time, events) = batch.read(payload, sequence)?;
-        let Batch { clears, run, named, media, .. } = batch;
-        Some(Packed { engine_time, events, clears, run, lora_names: named, media })
+        let Batch { clears, run, named, media, first_blocks, .. } = batch;
+        Some(Packed { engine_time, events, clears, run, lora_names: named, media, first_blocks })
     }
 }
 
@@ -180,6 +186,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             lora_names: HashSet::new(),
             named: Vec::new(),
             media: 0,
+            first_blocks: Vec::new(),
             hashes: Vec::new(),
             tokens: Vec::new(),
             seconds: Vec::new(),
@@ -298,6 +305,7 @@ impl<'a, 'p> Batch<'a, 'p> {
                     self.tokens.clear();
                     event.parent = None;
                 }
+                self.note_blocks(&event);
                 self.write_stored(&event)?;
             }
         }
@@ -451,6 +459,23 @@ impl<'a, 'p> Batch<'a, 'p> {
         let is_on_gpu = event.medium == GPU && !event.shared;
         let is_asked = self.packer.scopeless_tiers && self.form == Some(Form::Map);
         is_asked && !is_on_gpu && !event.has_extra_keys
+    }
+
+    /// Notes what tells whether an engine keeps several blocks as one: see `bridge.publisher.media`.
+    fn note_blocks(&mut self, event: &Event<'a>) {
+        if self.hashes.is_empty() || event.shared || !forms_prefix(event.spec_kind) {
+            return;
+        }
+        let blocks = (self.hashes.len() / 8) as u64;
+        if event.medium != GPU && self.tokens.is_empty() && event.block_size == 0 {
+            self.media |= UNSIZED;
+        } else if event.medium == GPU
+            && event.parent.is_none()
+            && event.block_size > 0
+            && self.tokens.len() as u64 == 4 * event.block_size * blocks
+        {
+            self.first_blocks.extend_from_slice(&self.hashes[..8]);
+        }
     }
 
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
