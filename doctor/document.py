@@ -25,6 +25,7 @@ class Code(StrEnum):
     OBJECTS_WAIT = "objects_wait"
     ATTENTION_ONLY = "attention_only"
     TIERS_CLEARED = "tiers_cleared"
+    NEVER_REMOVED = "never_removed"
     CHUNKS_UNKNOWN = "chunks_unknown"
     POOL_CLEARED = "pool_cleared"
     POOL_REMOVED = "pool_removed"

@@ -127,6 +127,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
             " it, and register it again",
         ),
+        Doubt.NEVER_REMOVED: _Words(
+            Code.NEVER_REMOVED,
+            "it says by their tokens which blocks it stores on CPU or DISK, and has never said that"
+            " one is gone from there: the connectors of LMCache and Mooncake within vLLM do not",
+            "register it with `kv_offloading` `native`, where vLLM's own offloading keeps them,"
+            " which says what is gone; it ends by itself with the first such event. Of other"
+            " connectors switch their events off, and follow their pool itself",
+        ),
         Doubt.CHUNKS_UNKNOWN: _Words(
             Code.CHUNKS_UNKNOWN,
             "it offloads blocks and does not say their size, and none of them was the first of a"

@@ -69,6 +69,7 @@ class Doubt(StrEnum):
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
+    NEVER_REMOVED = "never_removed"  # it says what is on CPU or DISK, and never what is gone
     CHUNKS_UNKNOWN = "chunks_unknown"  # what it has offloaded may be blocks kept several as one
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table

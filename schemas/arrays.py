@@ -102,6 +102,7 @@ class ArrayPacker(Protocol):
         dp_rank: int,
         lora_name: str,
         roots: str,
+        all_chains: bool,
         scopeless_tiers: bool,
     ) -> BatchPacker | None:
         """A packer of whole batches; None where there is none for events with these fields.
@@ -112,7 +113,8 @@ class ArrayPacker(Protocol):
             dp_rank: of the publisher.
             lora_name: of its registration.
             roots: which field marks chains that begin a prompt, as `bridge.wire.hit_reports` says.
-            scopeless_tiers: whether maps without extra keys name their blocks alone, where these
+            all_chains: whether it marks those that hang on a block, too.
+            scopeless_tiers: whether events without extra keys name their blocks alone, where these
                 are not on the GPU of their instance.
         """
         ...
@@ -197,6 +199,7 @@ class PythonArrayPacker:
         dp_rank: int,
         lora_name: str,
         roots: str,
+        all_chains: bool,
         scopeless_tiers: bool,
     ) -> None:
         """See `ArrayPacker`: there is none."""

@@ -68,9 +68,9 @@ MANY_RANKS: Final = frozenset({PublisherKind("Dynamo"), PublisherKind("TensorRT-
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
-KvOffloading = Literal["", "none", "lmcache"]
-"""What keeps blocks elsewhere than on an engine's GPU: nothing; LMCache, by hashes of its own; ""
-where it is not said.
+KvOffloading = Literal["", "none", "native", "lmcache"]
+"""What keeps blocks elsewhere than on an engine's GPU: nothing; the engine itself, which says what
+is gone from there; LMCache, by hashes of its own; "" where it is not said.
 """
 
 Role = Literal["combined", "prefill", "decode"]

@@ -18,6 +18,10 @@ And so is whether vLLM keeps each offloaded block by itself. From 0.24 on it nam
 their size, and where it keeps several as one (a chunk) by the last of them: the others are on that
 tier, too, and nothing says so. What begins a prompt is never the last of several. So while it has
 named none such, what it has offloaded may be chunks, and one that it names shows that none is.
+
+And whether it says what is gone from there. LMCache and Mooncake's store connector within vLLM name
+blocks by their tokens as they store them, and never one that they no longer have; vLLM's own
+offloading does (`kv_offloading` `native`).
 """
 
 from collections.abc import Iterable
@@ -31,10 +35,12 @@ from schemas.errors import EventError
 from schemas.events import BlockEvent, StoredBlocks
 from schemas.positions import (
     CPU_CLEARED,
+    DESCRIBED,
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
     SHARES,
+    TAKEN_BACK,
     UNSIZED,
     WHOLE,
     media_of_next,
@@ -44,7 +50,8 @@ from schemas.registration import Registration
 _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
 """Of each of `TIERS`."""
 
-_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | UNSIZED | WHOLE
+_OF_OFFLOADING: Final = UNSIZED | WHOLE | DESCRIBED | TAKEN_BACK
+_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | _OF_OFFLOADING
 
 _FIRST_BLOCKS_KEPT: Final = 256  # of a publisher; offloading follows on what it keeps by seconds
 
@@ -56,12 +63,14 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_first_blocks", "_is_vllm", "_lasting", "names")
+    __slots__ = ("_first_blocks", "_is_vllm", "_lasting", "_passed_over", "names")
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
         self._first_blocks = b""  # of prompts, the latest ones, until one of them was offloaded
         self._is_vllm = registration.kind == vllm.KIND
+        self._passed_over = 0 if self._is_vllm else UNSIZED | DESCRIBED
+        self._passed_over |= DESCRIBED if registration.kv_offloading == "native" else 0
         # What a clear may leave.
         self._lasting = sum(TIERS) if self._is_vllm else OUTLIVING
 
@@ -79,7 +88,7 @@ class Media:
         self._note(batch)
         names = self.names
         if batch.clears or batch.settled & TIER_CLEARED:
-            kept = batch.media if batch.clears else names
+            kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
         for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
@@ -95,7 +104,9 @@ class Media:
 
     def _note(self, batch: DecodedBatch | DecodedRun) -> None:
         """By which names it stores, and whether its blocks may be chunks."""
-        self.names |= batch.media if self._is_vllm else batch.media & ~UNSIZED
+        self.names |= batch.media & ~self._passed_over
+        if not self.names & DESCRIBED:
+            self.names &= ~TAKEN_BACK
         if not self._is_vllm or self.names & WHOLE:
             return
         if batch.media & UNSIZED:

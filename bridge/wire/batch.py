@@ -45,7 +45,7 @@ from bridge.wire.forms import (
     WireEvent,
     WireForms,
 )
-from bridge.wire.hit_reports import marked, roots_of
+from bridge.wire.hit_reports import all_chains_of, marked, roots_of
 from bridge.wire.opaque import (
     DECODING_ERRORS,
     array_elements,
@@ -69,6 +69,7 @@ from schemas.events import (
     SPARSE_SPEC_KINDS,
     BlockEvent,
     ClearedBlocks,
+    RemovedBlocks,
     StoredBlocks,
     decode_run,
     encode_run,
@@ -84,7 +85,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
-from schemas.positions import SHARES, UNSIZED
+from schemas.positions import DESCRIBED, SHARES, TAKEN_BACK, UNSIZED
 from schemas.registration import Registration
 
 # A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
@@ -192,6 +193,16 @@ def is_unsized(event: BlockEvent) -> bool:
     )
 
 
+def is_beside_gpu(event: StoredBlocks | RemovedBlocks) -> bool:
+    """Whether it is of another tier of the publisher's own than its GPU."""
+    return event.medium is not Medium.GPU and not event.shared
+
+
+def takes_back(event: BlockEvent) -> bool:
+    """Whether it removes blocks from one."""
+    return isinstance(event, RemovedBlocks) and bool(event.hashes) and is_beside_gpu(event)
+
+
 def first_block_of(event: BlockEvent) -> bytes:
     """What it calls the first block of a prompt that it stores on the GPU; b"" for none."""
     if not _is_own(event) or event.parent is not None or event.medium is not Medium.GPU:
@@ -286,7 +297,6 @@ class BatchDecoder:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
         self._has_other_ranks = registration.has_other_ranks
-        self._roots = roots_of(registration)
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self.forms = forms
@@ -295,7 +305,8 @@ class BatchDecoder:
             maps=_fields_of(forms.maps),
             dp_rank=registration.dp_rank,
             lora_name=registration.lora_name,
-            roots=self._roots,
+            roots=roots_of(registration),
+            all_chains=all_chains_of(registration),
             scopeless_tiers=scopeless_tiers,
         )
 
@@ -374,7 +385,7 @@ class BatchDecoder:
         for wire_event in wire_events:
             try:
                 made = wire_event.events(sequence, self._origin)
-                events += [marked(event, wire_event, self._roots) for event in made]
+                events += [marked(event, wire_event, self._origin.registration) for event in made]
                 media |= self._media_of(wire_event, made)
                 settled |= _settled_by(wire_event)
                 first_blocks += b"".join(map(first_block_of, made))
@@ -392,13 +403,18 @@ class BatchDecoder:
         return batch._replace(first_blocks=first_blocks)
 
     def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
-        """By which names of media it stores blocks, and whether for all instances."""
-        stores = [event for event in made if isinstance(event, StoredBlocks)]
-        if not stores or self._origin.registration.is_pool:  # whose clear is of all, and so its end
+        """By which names of media it stores blocks, and whether for all instances; and what tells
+        how its engine offloads.
+        """
+        if self._origin.registration.is_pool:  # whose clear is of all, and so its end
             return 0
+        stores = [event for event in made if isinstance(event, StoredBlocks)]
+        if not stores:
+            return TAKEN_BACK if any(map(takes_back, made)) else 0
         shared = SHARES if stores[0].shared else 0
         unsized = UNSIZED if any(map(is_unsized, stores)) else 0
-        return media_bit(wire_event.medium_name) | shared | unsized
+        described = DESCRIBED if wire_event.describes and is_beside_gpu(stores[0]) else 0
+        return media_bit(wire_event.medium_name) | shared | unsized | described
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""

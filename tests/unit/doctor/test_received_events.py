@@ -124,6 +124,7 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.OBJECTS_WAIT, "objects_wait"),
         (Doubt.TIERS_CLEARED, "tiers_cleared"),
         (Doubt.CHUNKS_UNKNOWN, "chunks_unknown"),
+        (Doubt.NEVER_REMOVED, "never_removed"),
         (Doubt.POOL_CLEARED, "pool_cleared"),
         (Doubt.POOL_REMOVED, "pool_removed"),
         (Doubt.RANK_MISSING, "ranks"),

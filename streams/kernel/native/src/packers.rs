@@ -69,7 +69,7 @@ impl ArrayPacker {
     }
 
     #[expect(clippy::too_many_arguments, reason = "each has its name where it is called")]
-    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, scopeless_tiers))]
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, all_chains, scopeless_tiers))]
     fn batch_packer(
         &self,
         arrays: HashMap<String, Vec<String>>,
@@ -77,6 +77,7 @@ impl ArrayPacker {
         dp_rank: i128,
         lora_name: String,
         roots: &str,
+        all_chains: bool,
         scopeless_tiers: bool,
         py: Python<'_>,
     ) -> PyResult<Option<BatchPacker>> {
@@ -95,6 +96,7 @@ impl ArrayPacker {
             dp_rank,
             lora_name,
             roots,
+            all_chains,
             scopeless_tiers,
             limits,
         };

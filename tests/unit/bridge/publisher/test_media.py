@@ -353,6 +353,48 @@ def test_chunks_are_of_vllm(packer: ArrayPacker) -> None:
     assert not engine.state.may_have_chunks
 
 
+@pytest.mark.parametrize("medium", ["cpu", "FS"])
+def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_to_go(
+    engine: Engine, medium: str
+) -> None:
+    """Connectors of LMCache and Mooncake never say what is gone."""
+    engine.send([chain(1, 2)], [removed(medium)], [offloaded(1, 2, medium=medium)])
+    assert engine.doubt == ""
+    named = chain(1, 2, medium=medium, extra_keys=None)
+    engine.send([named])
+    assert (engine.doubt, engine.is_degraded) == (Doubt.NEVER_REMOVED, False)
+    engine.restart_bridge()
+    engine.send([chain(3)], [removed("GPU")])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.send([removed(medium)])
+    assert engine.doubt == ""
+    engine.restart_bridge()
+    engine.send([named])
+    assert engine.doubt == ""
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [chain(1, 2), named], 0]), at=0)
+    assert engine.state.never_removes
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored", "is_doubted"),
+    [
+        ({"kv_offloading": "lmcache"}, {"medium": "cpu"}, True),
+        ({"kv_offloading": "native"}, {"medium": "cpu"}, False),
+        ({"kind": sglang.KIND}, {"medium": "cpu"}, False),
+        ({}, {"medium": "cpu", "locality": "REMOTE"}, False),
+        ({}, {"medium": None}, False),
+    ],
+    ids=["lmcache", "native", "sglang", "pool", "gpu"],
+)
+def test_who_says_what_is_gone_is_not_doubted(
+    packer: ArrayPacker, fields: Any, stored: Any, is_doubted: bool
+) -> None:
+    of = {"kind": vllm.KIND} | fields
+    engine = Engine(packer, msgspec.structs.replace(registration(), **of))
+    engine.send([chain(1, 2)], [chain(1, 2, extra_keys=None, **stored)])
+    assert engine.state.never_removes is is_doubted
+
+
 def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -> None:
     engine.send([stored("GPU")], [ALL], [stored("CPU")])
     assert (engine.doubt, engine.state.media) == ("", media_bit("CPU"))
