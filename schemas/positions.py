@@ -66,6 +66,13 @@ def media_of_next(media: int) -> int:
     return shared | (DISK_CLEARED if media & (OUTLIVING | DISK_CLEARED) else 0)
 
 
+def media_continued(media: int) -> int:
+    """The same of the publisher's next registration, where its engine is the same one: what it
+    holds is dropped, and may be there all the same where its clear says nothing of it.
+    """
+    return media | (POOL_CLEARED if media & SHARES else 0)
+
+
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
 """-1 for nothing."""
 

@@ -268,6 +268,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """What routers call the engine: what was registered as that, its base URL, or its name."""
         return self.url or self.http_url or self.instance_id
 
+    def continues(self, other: "Registration") -> bool:
+        """Whether it is of the same engine as one that it replaces, whose stream goes on, and says
+        nothing else of what keeps its blocks.
+        """
+        same = ("publisher", "kind", "endpoint", "kv_offloading")
+        return all(getattr(self, name) == getattr(other, name) for name in same)
+
     @property
     def service_key(self) -> str:
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""

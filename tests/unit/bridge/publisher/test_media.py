@@ -26,7 +26,7 @@ from schemas.positions import (
     Confirmation,
     PublisherState,
 )
-from schemas.records import encode_record
+from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
@@ -82,6 +82,16 @@ class Engine:
     def restart_bridge(self) -> None:
         self._begin()
         self.sequencer[self.key].place(Anchor.of(self.state))
+
+    def register_again(self, *, continues: bool) -> None:
+        """Another registration replaces the one that there is, as the registrar does it."""
+        gone = UnregisteredRecord.of(self.key, 1.0, continues=continues)
+        for record in (gone, RegisteredRecord.of(self.registration, 1.0)):
+            assert self.fold.apply(Offset(self._offset), encode_record(record)) is None
+            self._offset += 1
+        self._begin()
+        if self.key in self.fold.publishers:
+            self.sequencer[self.key].place(Anchor.of(self.state))
 
     def send(self, *batches: list[Any]) -> None:
         """Messages that come together."""
@@ -269,6 +279,40 @@ def test_what_is_in_storage_may_outlive_the_process(
         assert (engine.doubt == Doubt.TIERS_CLEARED) is is_told
     assert engine.state.incarnation == 3
     assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize(
+    ("sent", "due"),
+    [
+        ([[stored("CPU")], [ALL]], CPU_CLEARED),
+        ([[stored("STORAGE")], [ALL]], DISK_CLEARED),
+        ([[{**stored("STORAGE"), "locality": "REMOTE"}], [ALL]], POOL_CLEARED),
+        ([[{**stored("STORAGE"), "locality": "REMOTE"}]], POOL_CLEARED),
+        ([[{**removed("STORAGE"), "locality": "REMOTE"}]], POOL_CLEARED),
+    ],
+    ids=["CPU", "DISK", "pool", "stored in a pool", "removed from a pool"],
+)
+def test_a_registration_that_replaces_one_of_the_same_engine_ends_no_doubt(
+    engine: Engine, sent: list[list[Any]], due: int, continues: bool
+) -> None:
+    engine.fold.apply(Offset(0), encode_record(RegisteredRecord.of(engine.registration, 1.0)))
+    engine._offset = 1
+    engine.send([stored()], *sent)
+    engine.register_again(continues=continues)
+    for _ in range(2):
+        engine.send([ALL], [stored()])
+        assert bool(engine.state.media & due) is continues
+        assert engine.fold.kernel.contexts() != []
+        engine.restart_bridge()
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_nor_is_a_hybrid_model_another_one(engine: Engine, continues: bool) -> None:
+    engine.send([{**stored(), "group_idx": 1, "kv_cache_spec_kind": "mamba"}])
+    engine.register_again(continues=continues)
+    engine.send([stored()], [ALL])
+    assert engine.state.sparse_blocks == (0 if continues else None)
 
 
 def chain(*hashes: int, **fields: object) -> Any:
