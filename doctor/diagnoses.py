@@ -12,9 +12,10 @@ from doctor.document import Code, Finding
 from doctor.engine_statements import SAID
 from doctor.examination import Patient
 from doctor.received_events import RECEIVED
+from doctor.releases import releases
 from doctor.served_requests import outcomes
 
-DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
+DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes, releases)
 """All of them, causes before what comes of them."""
 
 

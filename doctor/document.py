@@ -17,6 +17,7 @@ class Code(StrEnum):
     MODEL_NAME = "model_name"
     RANKS = "ranks"
     CLOCK = "clock"
+    RELEASE = "release"
     BLOCK_SIZE = "block_size"
     DROPPED = "dropped"
     REPEATED_NUMBERS = "repeated_numbers"
