@@ -31,6 +31,7 @@ def doctor(url: str, as_json: bool) -> None:
     other tokens than are asked about, full disks, replicas that are behind.
 
     Exit code: 0 where nothing is wrong, 1 where something is, 2 where the service cannot be asked.
+    What is so of a model and no mistake, as of a hybrid one, is told as a note, and fails nothing.
     A finding's CODE stays the same from release to release: docs/observe.md has a row of each.
 
     \b
@@ -58,19 +59,25 @@ def lines_of(document: "DoctorDocument") -> Iterator[str]:
     """The document for people."""
     count = len(document.instances)
     instances = "1 instance" if count == 1 else f"{count} instances"
+    for finding in document.findings:
+        yield from _told(finding)
+    for note in document.notes:
+        yield from _told(note, "note: ")
     if not document.findings:
         yield f"Nothing is wrong: {instances} examined at {document.position}."
         return
-    for finding in document.findings:
-        yield f"{finding.code}: {_whose(finding)}"
-        yield f"  {_sentence(finding.cause)}"
-        if finding.expected or finding.got:
-            yield f"  expected: {finding.expected or '-'}   got: {finding.got or '-'}"
-        yield f"  remedy: {finding.remedy}"
-        yield ""
     found = len(document.findings)
     findings = "1 finding" if found == 1 else f"{found} findings"
     yield f"{findings}, {instances} examined at {document.position}."
+
+
+def _told(finding: "Finding", before: str = "") -> Iterator[str]:
+    yield f"{before}{finding.code}: {_whose(finding)}"
+    yield f"  {_sentence(finding.cause)}"
+    if finding.expected or finding.got:
+        yield f"  expected: {finding.expected or '-'}   got: {finding.got or '-'}"
+    yield f"  remedy: {finding.remedy}"
+    yield ""
 
 
 def _whose(finding: "Finding") -> str:

@@ -4,17 +4,18 @@ A diagnosis says what is wrong, what was expected and what came, the likeliest c
 type. It says nothing where it does not know.
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 from doctor.diagnosis import Diagnosis, Look
 from doctor.document import Code, Finding
 from doctor.engine_statements import SAID
 from doctor.examination import Patient
 from doctor.received_events import RECEIVED
+from doctor.releases import releases
 from doctor.served_requests import outcomes
 
-DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes)
+DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes, releases)
 """All of them, causes before what comes of them."""
 
 
@@ -57,38 +58,56 @@ def _told_apart(found: list[Diagnosis]) -> list[Diagnosis]:
             cause=f"{no_engine.cause} ({no_engine.got}). {unreached.cause}",
             remedy=f"{unreached.remedy}; {no_engine.remedy}",
         )
-    codes = {one.code for one in found}
-    return [_following(one, codes) for one in found]
+    causes = {one.code: one for one in found}
+    return [_following(one, causes) for one in found]
 
 
-def _following(one: Diagnosis, codes: Collection[Code]) -> Diagnosis:
-    cause = next((code for code in _CAUSES.get(one.code, ()) if code in codes), None)
+def _following(one: Diagnosis, causes: Mapping[Code, Diagnosis]) -> Diagnosis:
+    cause = next((causes[code] for code in _CAUSES.get(one.code, ()) if code in causes), None)
     if cause is None:
         return one
-    words = one.cause.partition(" The likeliest cause:")[0].rstrip(".")
+    words, code = one.cause.partition(" The likeliest cause:")[0].rstrip("."), cause.code.value
+    is_property = cause.is_property and one.code is Code.MATCHES_MORE
     return one._replace(
-        cause=f"{words}. This may well follow from `{cause.value}`",
-        remedy=f"mend `{cause.value}` first, and look again",
+        cause=f"{words}. This may well follow from `{code}`",
+        remedy=f"see `{code}`" if is_property else f"mend `{code}` first, and look again",
+        is_property=is_property,
     )
 
 
-def diagnose(patient: Patient, now: float) -> list[Finding]:
-    """All that is known to be wrong with one instance, the likeliest cause of all first."""
-    tenant_id, model_name, _, _, instance_id = patient.stream
+class Found(NamedTuple):
+    """What a look at an instance has shown.
+
+    Attributes:
+        findings: what is wrong with it, the likeliest cause of all first.
+        notes: what is so of its model, likewise.
+    """
+
+    findings: list[Finding]
+    notes: list[Finding]
+
+
+def diagnose(patient: Patient, now: float) -> Found:
+    """All that is known of one instance."""
     found = _told_apart([one for look in DIAGNOSES for one in look(patient, now)])
-    every = tuple(one.registration.dp_rank for one in patient.ranks)
-    return [
-        Finding(
-            code=one.code.value,
-            tenant_id=tenant_id,
-            instance_id=instance_id,
-            model_name=model_name,
-            dp_ranks=list(one.ranks or every),
-            cause=one.cause,
-            expected=one.expected,
-            got=one.got,
-            remedy=one.remedy,
-            since=one.since,
-        )
-        for one in found
-    ]
+    return Found(
+        [_finding(patient, one) for one in found if not one.is_property],
+        [_finding(patient, one) for one in found if one.is_property],
+    )
+
+
+def _finding(patient: Patient, one: Diagnosis) -> Finding:
+    tenant_id, model_name, _, _, instance_id = patient.stream
+    every = tuple(rank.registration.dp_rank for rank in patient.ranks)
+    return Finding(
+        code=one.code.value,
+        tenant_id=tenant_id,
+        instance_id=instance_id,
+        model_name=model_name,
+        dp_ranks=list(one.ranks or every),
+        cause=one.cause,
+        expected=one.expected,
+        got=one.got,
+        remedy=one.remedy,
+        since=one.since,
+    )

@@ -17,7 +17,11 @@ CLEAR: Final = (
 
 
 class Diagnosis(NamedTuple):
-    """A finding of one instance; see `Finding`."""
+    """A finding of one instance; see `Finding`.
+
+    Attributes:
+        is_property: it is so of the model, and there is nothing to mend.
+    """
 
     code: Code
     cause: str
@@ -26,6 +30,7 @@ class Diagnosis(NamedTuple):
     got: str = ""
     since: float = 0.0
     ranks: tuple[int, ...] = ()
+    is_property: bool = False
 
 
 Look = Callable[[Patient, float], Iterator[Diagnosis]]

@@ -79,17 +79,20 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
         sees_all: whether every tenant may be shown, so that what is not there is known.
     """
     findings = [*_of_service(examined, sees_all=sees_all)]
+    notes: list[Finding] = []
     instances = []
     for patient in examined.patients:
         found = diagnose(patient, examined.at)
-        findings += found
-        instances.append(_examination(patient, found))
+        findings += found.findings
+        notes += found.notes
+        instances.append(_examination(patient, found.findings))
     health = examined.health
     return DoctorDocument(
         at=examined.at,
         role=health.role,
         position=positions_text(health.positions),
         findings=findings,
+        notes=notes,
         instances=instances,
     )
 

@@ -17,14 +17,18 @@ class Code(StrEnum):
     MODEL_NAME = "model_name"
     RANKS = "ranks"
     CLOCK = "clock"
+    RELEASE = "release"
     BLOCK_SIZE = "block_size"
     DROPPED = "dropped"
     REPEATED_NUMBERS = "repeated_numbers"
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
     OBJECTS_WAIT = "objects_wait"
+    HASHES_DIFFER = "hashes_differ"
     ATTENTION_ONLY = "attention_only"
     TIERS_CLEARED = "tiers_cleared"
+    NEVER_REMOVED = "never_removed"
+    CHUNKS_UNKNOWN = "chunks_unknown"
     POOL_CLEARED = "pool_cleared"
     POOL_REMOVED = "pool_removed"
     ADAPTER_UNKNOWN = "adapter_unknown"
@@ -149,4 +153,7 @@ class DoctorDocument(msgspec.Struct, kw_only=True):
     role: str
     position: str
     findings: list[Finding]
+    notes: Annotated[
+        list[Finding], Meta(description="What is so of a model, and no mistake of anybody's.")
+    ] = []
     instances: list[InstanceExamination]

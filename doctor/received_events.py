@@ -117,6 +117,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " PYTHONHASHSEED); one is found once an engine announces its block again, and no longer"
             " waits once the pool drops it",
         ),
+        Doubt.HASHES_DIFFER: _Words(
+            Code.HASHES_DIFFER,
+            "it is a pool, and has objects of the same blocks by different hashes: the engines that"
+            " share it do not hash alike, and each finds only what engines of its own hashes have"
+            " stored, though answers count all",
+            "start all engines of the model with one PYTHONHASHSEED and one hash algorithm, or"
+            " vLLM from 0.29.0 on; it ends as the pool drops these objects",
+        ),
         Doubt.TIERS_CLEARED: _Words(
             Code.TIERS_CLEARED,
             "it has cleared its cache or restarted, and had blocks on CPU or DISK, or may have"
@@ -126,6 +134,22 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " restart it, where it had them on the CPU alone; else clear these tiers, too (vLLM:"
             " POST /reset_prefix_cache?reset_external=true, and delete what is on disk), unregister"
             " it, and register it again",
+        ),
+        Doubt.NEVER_REMOVED: _Words(
+            Code.NEVER_REMOVED,
+            "it says by their tokens which blocks it stores on CPU or DISK, and has never said that"
+            " one is gone from there: the connectors of LMCache and Mooncake within vLLM do not",
+            "register it with `kv_offloading` `native`, where vLLM's own offloading keeps them,"
+            " which says what is gone; it ends by itself with the first such event. Of other"
+            " connectors switch their events off, and follow their pool itself",
+        ),
+        Doubt.CHUNKS_UNKNOWN: _Words(
+            Code.CHUNKS_UNKNOWN,
+            "it offloads blocks and does not say their size, and none of them was the first of a"
+            " prompt: it may keep several as one chunk, of which answers count the last one alone",
+            "start vLLM with `self_describing_kv_events` in its kv_connector_extra_config, which"
+            " names each block of a chunk. Where it keeps each block by itself this ends as it"
+            " offloads the beginning of a prompt: send it one that it has not seen",
         ),
         Doubt.POOL_CLEARED: _Words(
             Code.POOL_CLEARED,
@@ -242,6 +266,7 @@ def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
             expected="blocks of full attention alone",
             got=f"{blocks} of other groups",
             ranks=ranks_of(hybrid),
+            is_property=True,
         )
 
 

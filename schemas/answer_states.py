@@ -15,6 +15,7 @@ from schemas.identities import (
     ATTENTION_ONLY,
     COPIES_UNKNOWN,
     GROUPS_DIFFER,
+    HASHES_DIFFER,
     OBJECTS_WAIT,
     POOL_REMOVED,
 )
@@ -65,10 +66,13 @@ class Doubt(StrEnum):
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
     COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
     GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
+    HASHES_DIFFER = HASHES_DIFFER  # a pool: engines call the same blocks of it otherwise
     OBJECTS_WAIT = OBJECTS_WAIT  # a pool: of objects of it no engine has said which blocks they are
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
+    NEVER_REMOVED = "never_removed"  # it says what is on CPU or DISK, and never what is gone
+    CHUNKS_UNKNOWN = "chunks_unknown"  # what it has offloaded may be blocks kept several as one
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds

@@ -25,19 +25,20 @@ class BatchPacker(Protocol):
 
     def pack(
         self, payload: bytes, sequence: int, /
-    ) -> tuple[int, float, int, bool, bytes, Sequence[str], int] | None:
+    ) -> tuple[int, float, int, bool, bytes, Sequence[str], int, bytes] | None:
         """One encoded batch, without the interpreter's lock where it is large. Cost O(bytes).
 
         Returns:
             The payload's XXH3-64, the engine's time, how many events there are, whether one is a
             `ClearedBlocks`, the events by `schemas.events.encode_run`, the LoRA names that they
-            give, and `DecodedBatch.media`. None where something is bad or unusual.
+            give, and of `DecodedBatch` `media` and `first_blocks`. None where something is bad or
+            unusual.
         """
         ...
 
     def pack_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int]:
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int, bytes]:
         """As many of the first messages as are plain batches that follow on one another, together:
         three frames, the next number, nothing bad or unusual, and no `ClearedBlocks`. Cost
         O(bytes).
@@ -49,7 +50,8 @@ class BatchPacker(Protocol):
 
         Returns:
             Each one's digest, the last one's time, how many events there are, these, the LoRA names
-            that they give, and `media`; as `pack` has them. No digest where the first is not plain.
+            that they give, `media` and `first_blocks`; as `pack` has them. No digest where the
+            first is not plain.
         """
         ...
 
@@ -100,6 +102,7 @@ class ArrayPacker(Protocol):
         dp_rank: int,
         lora_name: str,
         roots: str,
+        all_chains: bool,
         scopeless_tiers: bool,
     ) -> BatchPacker | None:
         """A packer of whole batches; None where there is none for events with these fields.
@@ -110,7 +113,8 @@ class ArrayPacker(Protocol):
             dp_rank: of the publisher.
             lora_name: of its registration.
             roots: which field marks chains that begin a prompt, as `bridge.wire.hit_reports` says.
-            scopeless_tiers: whether maps without extra keys name their blocks alone, where these
+            all_chains: whether it marks those that hang on a block, too.
+            scopeless_tiers: whether events without extra keys name their blocks alone, where these
                 are not on the GPU of their instance.
         """
         ...
@@ -195,6 +199,7 @@ class PythonArrayPacker:
         dp_rank: int,
         lora_name: str,
         roots: str,
+        all_chains: bool,
         scopeless_tiers: bool,
     ) -> None:
         """See `ArrayPacker`: there is none."""

@@ -38,6 +38,22 @@ CPU_CLEARED: Final = 1 << 10
 DISK_CLEARED: Final = 1 << 11
 """So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""
 
+UNSIZED: Final = 1 << 12
+"""It has stored blocks on a tier without their size: each may stand for several that it keeps as
+one.
+"""
+
+WHOLE: Final = 1 << 13
+"""One of these was the first of a prompt, which is never the last of several: each is one block."""
+
+DESCRIBED: Final = 1 << 14
+"""It has stored blocks on a tier of its own beside its GPU by their tokens alone, as connectors do
+of which some never say what is gone from there.
+"""
+
+TAKEN_BACK: Final = 1 << 15
+"""It has removed blocks from such a tier, too."""
+
 OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
 """The names of DISK: what is there may outlive the process that stored it."""
 
@@ -48,6 +64,13 @@ def media_of_next(media: int) -> int:
     """
     shared = SHARES | POOL_CLEARED if media & SHARES else media & POOL_CLEARED
     return shared | (DISK_CLEARED if media & (OUTLIVING | DISK_CLEARED) else 0)
+
+
+def media_continued(media: int) -> int:
+    """The same of the publisher's next registration, where its engine is the same one: what it
+    holds is dropped, and may be there all the same where its clear says nothing of it.
+    """
+    return media | (POOL_CLEARED if media & SHARES else 0)
 
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
@@ -179,7 +202,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         media: by which names of media that are one tier here it has stored blocks since it cleared,
             a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
             it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
-            former until its next incarnation, too.
+            former until its next incarnation, too. The others until that.
         tiers_unheard: the last clear, which was of its GPU and ended a loss: what was lost may have
             been of other tiers, and be there yet. None where there is none, or it has shown since
             that it has none (`streams.bounds.TIERS_SHOWN_BATCHES`).
@@ -209,6 +232,16 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         if self.sparse_blocks is None:
             return self.left_out
         return self.left_out | {ATTENTION_ONLY: self.sparse_blocks}
+
+    @property
+    def may_have_chunks(self) -> bool:
+        """Whether it offloads blocks of which each may stand for several."""
+        return self.media & UNSIZED != 0 and not self.media & WHOLE
+
+    @property
+    def never_removes(self) -> bool:
+        """Whether it has said what is on another tier than its GPU, and never what is gone."""
+        return self.media & DESCRIBED != 0 and not self.media & TAKEN_BACK
 
     @property
     def concerns_all(self) -> bool:

@@ -206,12 +206,25 @@ class RegisteredRecord(_Envelope, kw_only=True, frozen=True, tag="registered"):
 
 
 class UnregisteredRecord(_Envelope, kw_only=True, frozen=True, tag="unregistered"):
-    """A publisher to forget, with all its blocks."""
+    """A publisher to forget, with all its blocks.
+
+    `continues`, present where it is true: it is registered anew at once, and its engine is the same
+    one. What is not known of other tiers and of pools is not known of it then either.
+    """
+
+    continues: bool | msgspec.UnsetType = msgspec.UNSET
 
     @classmethod
-    def of(cls, publisher: PublisherKey, now: float) -> "UnregisteredRecord":
+    def of(
+        cls, publisher: PublisherKey, now: float, *, continues: bool = False
+    ) -> "UnregisteredRecord":
         """The record of a publisher; `now` in Unix seconds."""
-        return cls(stream=publisher.stream, dp_rank=publisher.dp_rank, bridge_time=now)
+        return cls(
+            stream=publisher.stream,
+            dp_rank=publisher.dp_rank,
+            bridge_time=now,
+            continues=continues or msgspec.UNSET,
+        )
 
 
 class PublisherReport(msgspec.Struct, frozen=True, array_like=True):

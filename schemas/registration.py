@@ -102,9 +102,9 @@ def facts_of(kind: PublisherKind) -> KindFacts:
 ReportMode = Literal["", "incremental", "full"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
-KvOffloading = Literal["", "none", "lmcache"]
-"""What keeps blocks elsewhere than on an engine's GPU: nothing; LMCache, by hashes of its own; ""
-where it is not said.
+KvOffloading = Literal["", "none", "native", "lmcache"]
+"""What keeps blocks elsewhere than on an engine's GPU: nothing; the engine itself, which says what
+is gone from there; LMCache, by hashes of its own; "" where it is not said.
 """
 
 Role = Literal["combined", "prefill", "decode"]
@@ -306,6 +306,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def router_url(self) -> str:
         """What routers call the engine: what was registered as that, its base URL, or its name."""
         return self.url or self.http_url or self.instance_id
+
+    def continues(self, other: "Registration") -> bool:
+        """Whether it is of the same engine as one that it replaces, whose stream goes on, and says
+        nothing else of what keeps its blocks.
+        """
+        same = ("publisher", "kind", "endpoint", "kv_offloading")
+        return all(getattr(self, name) == getattr(other, name) for name in same)
 
     @property
     def service_key(self) -> str:

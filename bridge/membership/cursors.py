@@ -40,7 +40,7 @@ from schemas.codec import (
 from schemas.errors import EntryError
 from schemas.identities import PublisherKey
 from schemas.limits import PUBLISHERS_MAX, REGISTRY_ENTRIES_MAX
-from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof, media_of_next
+from schemas.positions import NO_CURSOR, Cursor, ProcessMark, Proof, media_continued, media_of_next
 from schemas.records import (
     BridgeRecord,
     EventsRecord,
@@ -144,13 +144,19 @@ class LogState:
             self.registered = fingerprint(record.registration)
             self.registered_at = offset
         elif isinstance(record, UnregisteredRecord):
-            self.registered = UNREGISTERED
+            self.unregister(record)
         else:
             if record.last > self.cursor:
                 self.anchor = self.anchor.after(record)
 
+    def unregister(self, record: UnregisteredRecord) -> None:
+        """Nothing is known of it any more, but where it continues of other tiers and of pools."""
+        self.registered = UNREGISTERED
+        self.media = media_continued(self.media) if record.continues is True else 0
+
     def begin_registration(self) -> None:
-        """A publisher is registered again after it was unregistered: nothing from before counts.
+        """A publisher is registered again after it was unregistered: nothing from before counts,
+        but what `unregister` has left.
 
         May be said again: whoever takes over may have begun, and noted that, and died before the
         log had it.
@@ -158,7 +164,6 @@ class LogState:
         if self.cursor.sequence >= 0 or self.begun is not None:
             self._begin_incarnation(self.cursor.incarnation + 1)
         self.begun = self.heard = self.window = None
-        self.media = 0
 
     def begin_behind(self, retired: int) -> None:
         """So many records behind what is known are gone unread, and no batch came behind them.

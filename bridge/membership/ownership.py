@@ -294,22 +294,26 @@ class Ownership:
         followed = self._follower.followed.get(publisher)
         if registration is not None:
             if followed is not None and followed.registration != registration:
-                # Of another engine, for all we know.
-                await self._changed(home, publisher, None)
+                # Of another engine, for all we know, but where it is at the same address.
+                await self._forget(publisher, registration.continues(followed.registration))
             await self._take_over({publisher: (registration, home)})
             return
-        if followed is not None:
+        await self._forget(publisher)
+
+    async def _forget(self, publisher: PublisherKey, continues: bool = False) -> None:
+        if publisher in self._follower.followed:
             await self._unfollow([publisher])
         self._writer.discard(publisher)
-        self._write_unregistered(publisher)
+        self._write_unregistered(publisher, continues)
 
     async def _unfollow(self, publishers: Iterable[PublisherKey]) -> None:
         for publisher in publishers:
             self._writer.forget(publisher)
             await self._follower.unfollow(self._follower.followed[publisher])
 
-    def _write_unregistered(self, publisher: PublisherKey) -> None:
-        self._writer.append([UnregisteredRecord.of(publisher, self._lease.clock.unix())])
+    def _write_unregistered(self, publisher: PublisherKey, continues: bool = False) -> None:
+        now = self._lease.clock.unix()
+        self._writer.append([UnregisteredRecord.of(publisher, now, continues=continues)])
 
     # Taking over
 

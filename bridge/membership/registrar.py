@@ -167,7 +167,7 @@ class Registrar:
                 for one in replaced:
                     await self._follow_again(one)
                 raise
-        self._append_unregistered(replaced)  # Step 3.
+        self._append_unregistered(replaced, registration)  # Step 3.
         self._sink.append([RegisteredRecord.of(registration, self._clock())])
         # It will be in the log, so it is followed, whatever happens to the rest.
         await self._sink.ready()
@@ -215,9 +215,16 @@ class Registrar:
             if publisher is not None:
                 await self._follower.unfollow(publisher)
 
-    def _append_unregistered(self, gone: Sequence[Registration]) -> None:
+    def _append_unregistered(
+        self, gone: Sequence[Registration], by: Registration | None = None
+    ) -> None:
         if not gone:
             return
         self._on_unregistered([registration.publisher for registration in gone])
         now = self._clock()
-        self._sink.append(UnregisteredRecord.of(one.publisher, now) for one in gone)
+        self._sink.append(
+            UnregisteredRecord.of(
+                one.publisher, now, continues=by is not None and by.continues(one)
+            )
+            for one in gone
+        )

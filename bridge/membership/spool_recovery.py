@@ -37,8 +37,10 @@ def resolve(spool: Spool, publisher: PublisherKey, state: LogState) -> Anchor:
     if ends:
         # It is kept itself: the log does not have it yet.
         spool.delete(publisher, [spooled for spooled, _ in records[: ends[-1]]])
+        for _, record in records:
+            if isinstance(record, UnregisteredRecord):
+                state.unregister(record)
         records = records[ends[-1] + 1 :]
-        state.registered = UNREGISTERED
     if state.registered == UNREGISTERED:
         state.begin_registration()
     anchor = state.anchor

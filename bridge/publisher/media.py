@@ -13,20 +13,36 @@ them, and that is known from then on.
 So it is with DISK, by each of its names: neither a clear nor the end of a process empties it. And
 with the CPU of a vLLM engine: `POST /reset_prefix_cache` clears the GPU, and the CPU where it is
 asked for that; the event is the same (vLLM 0.9 to 0.33).
+
+And so is whether vLLM keeps each offloaded block by itself. From 0.24 on it names them without
+their size, and where it keeps several as one (a chunk) by the last of them: the others are on that
+tier, too, and nothing says so. What begins a prompt is never the last of several. So while it has
+named none such, what it has offloaded may be chunks, and one that it names shows that none is.
+
+And whether it says what is gone from there. LMCache and Mooncake's store connector within vLLM name
+blocks by their tokens as they store them, and never one that they no longer have; vLLM's own
+offloading does (`kv_offloading` `native`).
 """
 
+from collections.abc import Iterable
 from typing import Final
 
-from bridge.wire import DecodedBatch, vllm
+from bridge.wire import DecodedBatch, DecodedRun, vllm
+from bridge.wire.batch import first_block_of, is_unsized
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
 from schemas.errors import EventError
+from schemas.events import BlockEvent, StoredBlocks
 from schemas.positions import (
     CPU_CLEARED,
+    DESCRIBED,
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
     SHARES,
+    TAKEN_BACK,
+    UNSIZED,
+    WHOLE,
     media_of_next,
 )
 from schemas.registration import Registration
@@ -34,7 +50,10 @@ from schemas.registration import Registration
 _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
 """Of each of `TIERS`."""
 
-_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED
+_OF_OFFLOADING: Final = UNSIZED | WHOLE | DESCRIBED | TAKEN_BACK
+_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | _OF_OFFLOADING
+
+_FIRST_BLOCKS_KEPT: Final = 256  # of a publisher; offloading follows on what it keeps by seconds
 
 
 class Media:
@@ -44,23 +63,32 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_lasting", "names")
+    __slots__ = ("_first_blocks", "_is_vllm", "_lasting", "_passed_over", "names")
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
+        self._first_blocks = b""  # of prompts, the latest ones, until one of them was offloaded
+        self._is_vllm = registration.kind == vllm.KIND
+        self._passed_over = 0 if self._is_vllm else UNSIZED | DESCRIBED
+        self._passed_over |= DESCRIBED if registration.kv_offloading == "native" else 0
         # What a clear may leave.
-        self._lasting = sum(TIERS) if registration.kind == vllm.KIND else OUTLIVING
+        self._lasting = sum(TIERS) if self._is_vllm else OUTLIVING
 
     def forget(self) -> None:
         """What comes next is of another incarnation."""
         self.names = media_of_next(self.names)
+        self._first_blocks = b""
+
+    def of_run(self, run: DecodedRun) -> None:
+        """Batches together, none of which clears."""
+        self._note(run)
 
     def of_batch(self, batch: DecodedBatch) -> DecodedBatch:
         """The batch; with what is missing, where it may have been of another name."""
-        names = self.names | batch.media
-        self.names = names
+        self._note(batch)
+        names = self.names
         if batch.clears or batch.settled & TIER_CLEARED:
-            kept = batch.media if batch.clears else names
+            kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
         for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
@@ -73,3 +101,33 @@ class Media:
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
                 batch = batch._replace(dropped=[*batch.dropped, error])
         return batch
+
+    def _note(self, batch: DecodedBatch | DecodedRun) -> None:
+        """By which names it stores, and whether its blocks may be chunks."""
+        self.names |= batch.media & ~self._passed_over
+        if not self.names & DESCRIBED:
+            self.names &= ~TAKEN_BACK
+        if not self._is_vllm or self.names & WHOLE:
+            return
+        if batch.media & UNSIZED:
+            self._look_for_first(batch.events)
+        else:
+            self._keep_first(batch.first_blocks)
+
+    def _look_for_first(self, events: Iterable[BlockEvent]) -> None:
+        for event in events:
+            if isinstance(event, StoredBlocks) and is_unsized(event):
+                kept = {*_each(self._first_blocks)}
+                if not kept.isdisjoint(_each(event.hashes)):
+                    self.names |= WHOLE
+                    self._first_blocks = b""
+                    return
+            else:
+                self._keep_first(first_block_of(event))
+
+    def _keep_first(self, hashes: bytes) -> None:
+        self._first_blocks = (self._first_blocks + hashes)[-8 * _FIRST_BLOCKS_KEPT :]
+
+
+def _each(hashes: bytes) -> Iterable[bytes]:
+    return (hashes[at : at + 8] for at in range(0, len(hashes), 8))

@@ -359,7 +359,7 @@ class BatchStream:
 
     def _accept_run(self, run: DecodedRun, window: Window) -> None:
         first, batches = self._tracker.sequence + 1, len(run.digests)
-        self._media.names |= run.media
+        self._media.of_run(run)
         window.add_batch(
             incarnation=self._tracker.incarnation,
             sequence=first,

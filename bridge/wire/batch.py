@@ -26,7 +26,7 @@ malformed ones or BATCH_TOLERATED_MAX with unknown fields, is undecodable.
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
-from typing import Annotated, Final, NamedTuple, TypeVar
+from typing import Annotated, Final, NamedTuple, TypeGuard, TypeVar
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -45,7 +45,7 @@ from bridge.wire.forms import (
     WireEvent,
     WireForms,
 )
-from bridge.wire.hit_reports import marked, roots_of
+from bridge.wire.hit_reports import all_chains_of, marked, roots_of
 from bridge.wire.opaque import (
     DECODING_ERRORS,
     array_elements,
@@ -65,7 +65,17 @@ from schemas.errors import (
     ToleratedError,
     WireError,
 )
-from schemas.events import BlockEvent, ClearedBlocks, StoredBlocks, decode_run, encode_run
+from schemas.events import (
+    SPARSE_SPEC_KINDS,
+    BlockEvent,
+    ClearedBlocks,
+    RemovedBlocks,
+    StoredBlocks,
+    decode_run,
+    encode_run,
+    is_placeholder,
+)
+from schemas.identities import Medium
 from schemas.limits import (
     BATCH_EVENTS_MAX,
     BULK_BYTES,
@@ -75,7 +85,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
-from schemas.positions import SHARES
+from schemas.positions import DESCRIBED, SHARES, TAKEN_BACK, UNSIZED
 from schemas.registration import Registration
 
 # A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
@@ -112,6 +122,7 @@ class DecodedBatch(NamedTuple):
             a store of no blocks names one of a cache that has just begun.
         media: by which names of media they store, see `bridge.wire.fields.media_bit`.
         settled: of which of them they say what is left, however much was stored.
+        first_blocks: what it calls the first blocks of prompts that it stores on its GPU, u64 LE.
     """
 
     sequence: int
@@ -127,6 +138,7 @@ class DecodedBatch(NamedTuple):
     has_windows: bool = False
     media: int = 0
     settled: int = 0
+    first_blocks: bytes = b""
 
     @classmethod
     def of_events(
@@ -169,6 +181,46 @@ class DecodedBatch(NamedTuple):
         return [event for count, run in self.parts for event in decode_run(run, count)]
 
 
+def is_unsized(event: BlockEvent) -> bool:
+    """Whether it names blocks on a tier of their own without their size, which an engine that
+    forms prefixes of them may keep several of as one.
+    """
+    return (
+        _is_own(event)
+        and is_placeholder(event)
+        and not event.block_size
+        and event.medium is not Medium.GPU
+    )
+
+
+def is_beside_gpu(event: StoredBlocks | RemovedBlocks) -> bool:
+    """Whether it is of another tier of the publisher's own than its GPU."""
+    return event.medium is not Medium.GPU and not event.shared
+
+
+def takes_back(event: BlockEvent) -> bool:
+    """Whether it removes blocks from one."""
+    return isinstance(event, RemovedBlocks) and bool(event.hashes) and is_beside_gpu(event)
+
+
+def first_block_of(event: BlockEvent) -> bytes:
+    """What it calls the first block of a prompt that it stores on the GPU; b"" for none."""
+    if not _is_own(event) or event.parent is not None or event.medium is not Medium.GPU:
+        return b""
+    blocks, size = len(event.hashes) // 8, event.block_size
+    return event.hashes[:8] if size and len(event.tokens) == 4 * size * blocks else b""
+
+
+def _is_own(event: BlockEvent) -> TypeGuard[StoredBlocks]:
+    """Whether it stores blocks that form prefixes, and are of the publisher alone."""
+    return (
+        isinstance(event, StoredBlocks)
+        and bool(event.hashes)
+        and not event.shared
+        and event.spec_kind not in SPARSE_SPEC_KINDS
+    )
+
+
 class DecodedRun(NamedTuple):
     """Batches of consecutive numbers, all of whose events can be used, and none of which clears.
 
@@ -177,7 +229,7 @@ class DecodedRun(NamedTuple):
         engine_time: of the last of them, Unix seconds.
         event_count: of all of them.
         run: their events, as of a `DecodedBatch`.
-        media: likewise.
+        media, first_blocks: likewise.
     """
 
     digests: Sequence[int]
@@ -185,6 +237,12 @@ class DecodedRun(NamedTuple):
     event_count: int
     run: bytes
     media: int = 0
+    first_blocks: bytes = b""
+
+    @property
+    def events(self) -> list[BlockEvent]:
+        """All of them, in order. Cost O(events)."""
+        return decode_run(self.run, self.event_count)
 
 
 def read_frames(frames: Sequence[bytes]) -> tuple[int, bytes]:
@@ -239,7 +297,6 @@ class BatchDecoder:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
         self._has_other_ranks = registration.has_other_ranks
-        self._roots = roots_of(registration)
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self.forms = forms
@@ -248,7 +305,8 @@ class BatchDecoder:
             maps=_fields_of(forms.maps),
             dp_rank=registration.dp_rank,
             lora_name=registration.lora_name,
-            roots=self._roots,
+            roots=roots_of(registration),
+            all_chains=all_chains_of(registration),
             scopeless_tiers=scopeless_tiers,
         )
 
@@ -277,10 +335,10 @@ class BatchDecoder:
         if self._packer is None:
             return None
         packed = self._packer.pack_run(messages, sequence, bytes_max)
-        digests, engine_time, count, run, lora_names, media = packed
+        digests, engine_time, count, run, lora_names, media, first_blocks = packed
         if not digests or not self._know(lora_names):
             return None
-        return DecodedRun(digests, engine_time, count, run, media)
+        return DecodedRun(digests, engine_time, count, run, media, first_blocks)
 
     def _check_size(self, payload: bytes) -> int:
         """Raises where it is too large; returns how many values a large one has, 0 for others."""
@@ -303,10 +361,11 @@ class BatchDecoder:
         packed = self._packer.pack(payload, sequence)
         if packed is None:
             return None
-        digest, engine_time, count, clears, run, lora_names, media = packed
+        digest, engine_time, count, clears, run, lora_names, media, first_blocks = packed
         if not self._know(lora_names):
             return None
-        return DecodedBatch(sequence, digest, engine_time, count, clears, run, [], media=media)
+        batch = DecodedBatch(sequence, digest, engine_time, count, clears, run, [])
+        return batch._replace(media=media, first_blocks=first_blocks)
 
     def _know(self, lora_names: Sequence[str]) -> bool:
         """Remembers the names; False where there are too many."""
@@ -322,12 +381,14 @@ class BatchDecoder:
         dropped: list[WireError] = []
         engine_time, wire_events = self._read(payload, values, dropped)
         media = settled = 0
+        first_blocks = b""
         for wire_event in wire_events:
             try:
                 made = wire_event.events(sequence, self._origin)
-                events += [marked(event, wire_event, self._roots) for event in made]
+                events += [marked(event, wire_event, self._origin.registration) for event in made]
                 media |= self._media_of(wire_event, made)
                 settled |= _settled_by(wire_event)
+                first_blocks += b"".join(map(first_block_of, made))
             except EventError as error:
                 _check_apart(len(wire_events), values)
                 kept = self._left_out(wire_event, sequence, error)
@@ -338,14 +399,22 @@ class BatchDecoder:
                 dropped.append(_alone(named))
         batch = DecodedBatch.of_events(sequence, payload, engine_time, events)
         ids = self._ids_of(wire_events)
-        return batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
+        batch = batch._replace(dropped=dropped, ids=ids, media=media, settled=settled)
+        return batch._replace(first_blocks=first_blocks)
 
     def _media_of(self, wire_event: WireEvent, made: Sequence[BlockEvent]) -> int:
-        """By which names of media it stores blocks, and whether for all instances."""
-        stores = [event for event in made if isinstance(event, StoredBlocks)]
-        if not stores or self._origin.registration.is_pool:  # whose clear is of all, and so its end
+        """By which names of media it stores blocks, and whether for all instances; and what tells
+        how its engine offloads.
+        """
+        if self._origin.registration.is_pool:  # whose clear is of all, and so its end
             return 0
-        return media_bit(wire_event.medium_name) | (SHARES if stores[0].shared else 0)
+        stores = [event for event in made if isinstance(event, StoredBlocks)]
+        if not stores:
+            return TAKEN_BACK if any(map(takes_back, made)) else 0
+        shared = SHARES if stores[0].shared else 0
+        unsized = UNSIZED if any(map(is_unsized, stores)) else 0
+        described = DESCRIBED if wire_event.describes and is_beside_gpu(stores[0]) else 0
+        return media_bit(wire_event.medium_name) | shared | unsized | described
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Final, Generic, NamedTuple, Protocol, Ty
 import msgspec
 
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.fields import Origin, medium_of
+from bridge.wire.fields import NIL, Origin, is_nil, medium_of
+from bridge.wire.opaque import is_empty
 from schemas.errors import EventError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.limits import BATCH_EVENTS_MAX
@@ -39,6 +40,12 @@ class WireEvent(msgspec.Struct, gc=False):
     def has_origin(self) -> bool:
         """Whether it says itself whether its blocks were there before."""
         return False
+
+    @property
+    def describes(self) -> bool:
+        """Whether it names blocks that it stores by their tokens alone, without extra keys."""
+        tokens = getattr(self, "token_ids", NIL)
+        return not is_empty(tokens) and is_nil(getattr(self, "extra_keys", NIL))
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """The event as `schemas.events` has it.
@@ -78,6 +85,11 @@ class UnknownStore(WireEvent):
     def medium_name(self) -> str | None:
         """See `WireEvent`."""
         return self.event.medium_name
+
+    @property
+    def describes(self) -> bool:
+        """See `WireEvent`."""
+        return self.event.describes
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

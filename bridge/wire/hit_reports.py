@@ -7,6 +7,10 @@ setting of the engine, since each request asks for itself. And an engine that co
 which it has the blocks, as it does for log-probabilities of prompts, sends the same bytes for
 further copies, each of which it removes.
 
+SGLang with LMCache or FlexKV (0.5.9 to 0.5.23, read) announces the pages of a node once more when
+it has fetched what follows on them, wherever they hang, and removes them once. Of pages up to
+0.5.17 two that have different salts have one name, and are two.
+
 So the registration says it, or the event itself (`origin`), or it stays undecided: events are
 marked as `reported`, or as `undecided` (`schemas.events.StoredBlocks`); what follows from that the
 kernel says (`COPIES_UNKNOWN`). What cannot be a report is a copy: a chain that hangs on a block,
@@ -16,7 +20,7 @@ What is here is the specification of what the Rust kernel's packer does.
 """
 
 from enum import StrEnum
-from typing import TypeGuard
+from typing import Final, TypeGuard
 
 import msgspec
 
@@ -34,38 +38,47 @@ class Roots(StrEnum):
     UNDECIDED = "undecided"
 
 
+_VLLM: Final = PublisherKind("vLLM")
+_SGLANG: Final = PublisherKind("SGLang")
+
+
 def roots_of(registration: Registration) -> Roots:
-    """What the registration says of them; no engine but vLLM has the mode."""
+    """What the registration says of them; no other engine announces what it holds."""
     match registration.kv_cache_report_mode:
         case "full":
             return Roots.REPORTED
-        case "" if registration.kind == PublisherKind("vLLM"):
+        case "" if registration.kind in (_VLLM, _SGLANG):
             return Roots.UNDECIDED
     return Roots.COPIES
 
 
-def marked(event: BlockEvent, sent: WireEvent, roots: Roots) -> BlockEvent:
+def all_chains_of(registration: Registration) -> bool:
+    """Whether chains that hang on a block are what those are that begin a prompt."""
+    return registration.kind == _SGLANG
+
+
+def marked(event: BlockEvent, sent: WireEvent, registration: Registration) -> BlockEvent:
     """The event, marked as what it is.
 
     Args:
         event: what was made of it.
         sent: as it was sent.
-        roots: of its publisher.
+        registration: of its publisher.
     """
-    if not roots or sent.has_origin or not _is_root(event):
+    roots, all_chains = roots_of(registration), all_chains_of(registration)
+    if not roots or sent.has_origin or not _is_chain(event):
         return event
-    if roots is Roots.UNDECIDED and sent.__struct_config__.array_like:
+    if not all_chains and event.parent is not None:
+        return event
+    if roots is Roots.UNDECIDED and sent.__struct_config__.array_like and not all_chains:
         return event
     return msgspec.structs.replace(event, **{roots.value: True})
 
 
-def _is_root(event: BlockEvent) -> TypeGuard[StoredBlocks]:
-    """Whether it stores the first blocks of a prompt by their tokens, in a group that forms a
-    prefix, on the GPU.
-    """
+def _is_chain(event: BlockEvent) -> TypeGuard[StoredBlocks]:
+    """Whether it stores blocks by their tokens, in a group that forms a prefix, on the GPU."""
     return (
         isinstance(event, StoredBlocks)
-        and event.parent is None
         and bool(event.tokens)
         and event.spec_kind not in SPARSE_SPEC_KINDS
         and event.medium is Medium.GPU

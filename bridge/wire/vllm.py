@@ -12,9 +12,11 @@ which no query tells in time: it is left out. What is not listed here: `bridge.w
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
 
 Offloading names the tokens of a block on another tier (`self_describing_kv_events`, since 0.24),
-and never its extra keys: what has a salt or an image looks like a plain prompt's block. So such a
-map names blocks as one without tokens does. Its block size is kept. LMCache within vLLM names its
-blocks by hashes of its own: where the registration says so, tokens are all that they are known by.
+and never its extra keys: what has a salt or an image looks like a plain prompt's block. Mooncake's
+store connector does likewise (since 0.21), and says of a later part of a prompt that it begins one.
+So such an event names blocks as one without tokens does. Its block size is kept. LMCache within
+vLLM names its blocks by hashes of its own: where the registration says so, tokens are all that they
+are known by.
 
 `remaining_copy_counts` of a removal, which is proposed (vllm-project/vllm#48933), says of each
 block how many copies are left: so many are held, however many were announced.
@@ -77,7 +79,7 @@ class _Stored(WireEvent):
     kv_cache_spec_sliding_window: msgspec.Raw = NIL
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`."""
+        """See `WireEvent`: beyond the GPU the blocks of their names, where nothing else is said."""
         self.check()
         lora_name = lora_name_of(self.lora_name, self.lora_id, origin)
         hashes = hashes_of(self.block_hashes, origin.packer)
@@ -85,14 +87,19 @@ class _Stored(WireEvent):
         parent = parent_of(self.parent_block_hash)
         block_size = block_size_of(self.block_size)
         keys = extra_keys_of(self.extra_keys, lora_name)
+        medium, shared = medium_of(self.medium), self.is_shared()
+        is_on_gpu = medium is Medium.GPU and not shared
+        by_tokens = origin.registration.kv_offloading == "lmcache"
+        if not (is_on_gpu or by_tokens) and is_nil(self.extra_keys):
+            tokens, parent = b"", None
         return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens,
             parent=parent,
             block_size=block_size,
-            medium=medium_of(self.medium),
-            shared=self.is_shared(),
+            medium=medium,
+            shared=shared,
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
@@ -161,16 +168,6 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     session_id: msgspec.Raw = NIL
     lookahead_token_ids: msgspec.Raw = NIL
     origin: str | None = None
-
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`: beyond the GPU the blocks of their names, where nothing else is said."""
-        stored = super().canonical(sequence, origin)
-        assert isinstance(stored, StoredBlocks)
-        is_on_gpu = stored.medium is Medium.GPU and not stored.shared
-        by_tokens = origin.registration.kv_offloading == "lmcache"
-        if is_on_gpu or by_tokens or not is_nil(self.extra_keys):
-            return stored
-        return msgspec.structs.replace(stored, tokens=b"", parent=None)
 
     def check(self) -> None:
         """See `_Stored`."""

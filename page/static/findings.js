@@ -11,17 +11,18 @@ export class Findings {
     this.pages = new Pages(10, (findings) => el("ul", { class: "findings" }, ...findings.map(line)), "findings");
     this.pages.element.hidden = true;
     this.element = el("div", { id: "findings" }, this.problem, this.said, this.pages.element);
-    this.polled = poll(() => get("doctor"), 10, (found) => this.show(found.findings), this.problem);
+    this.polled = poll(() => get("doctor"), 10, (found) => this.show(found.findings, found.notes ?? []), this.problem);
   }
-  show(findings) {
-    const drawn = JSON.stringify(findings);
+  show(findings, notes) {
+    const drawn = JSON.stringify([findings, notes]);
     if (drawn === this.drawn) return;
     this.drawn = drawn;
     const noun = findings.length === 1 ? "finding" : "findings";
     this.said.textContent = findings.length
       ? `${count(findings.length)} ${noun} of the doctor:` : "The doctor finds nothing wrong.";
-    this.pages.element.hidden = !findings.length;
-    this.pages.show(findings);
+    const told = [...findings, ...notes.map((one) => ({ ...one, code: `note: ${one.code}` }))];
+    this.pages.element.hidden = !told.length;
+    this.pages.show(told);
   }
   close() {
     this.polled.close();

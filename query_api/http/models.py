@@ -214,7 +214,8 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         KvOffloading,
         Meta(
             description="With `none` the engine keeps no blocks elsewhere than on its GPU; with"
-            " `lmcache` LMCache does within it, whose blocks are known by their tokens. JSON only."
+            " `native` it does so itself, and says what is gone from there; with `lmcache` LMCache"
+            " does within it, whose blocks are known by their tokens. JSON only."
             " Where vLLM's is not said, its answers stay unconfirmed behind a clear that"
             " comes after a loss, for 1,000 batches at least."
         ),

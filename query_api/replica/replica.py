@@ -52,7 +52,7 @@ class Replica(TableView):
         super().__init__(clock=clock)
         self._make_table = make_table
         self._partitions = partitions
-        self._clock = clock
+        self._clock, self._unix = clock, unix
         self.current = self.loading = self._new_snapshot()
         self.rebuilds = 0
         self.recovery_s = 0.0
@@ -138,7 +138,7 @@ class Replica(TableView):
                 len(self.current.table.publishers),
                 len(self.current.registry.registrations),
             )
-        self.current.note_heartbeats(self._clock())
+        self.current.note_heartbeats(self._clock(), self._unix())
         # While another snapshot is made, the current one gets nothing new.
         is_current = self.current is self.loading and self.reachable
         self._behind_at = self.current.stale_at(reachable=is_current)

@@ -195,14 +195,14 @@ class Snapshot:
         """The topics, the event log included, ended there at `now`."""
         self._lag.note_ends(now, ends)
 
-    def note_heartbeats(self, now: float) -> None:
-        """Looks at what was applied; to be called often."""
+    def note_heartbeats(self, now: float, unix: float) -> None:
+        """Looks at what was applied; to be called often, with the moment on both clocks."""
         for partition in self._tables:
             bridges = self.table.bridges(partition)
             if self.begun:
                 # What was applied by the last look: a heartbeat that is new was not in it.
                 as_of = self._as_of.get(partition, -NEVER)
-                self.heartbeats.note(partition, bridges, now=now, as_of=as_of)
+                self.heartbeats.note(partition, bridges, now=now, unix=unix, as_of=as_of)
                 place = TopicPartition(Topic.EVENTS, partition)
                 self._as_of[partition] = self._lag.as_of(place)
 

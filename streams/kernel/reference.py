@@ -24,6 +24,7 @@ from schemas.identities import (
     COPIES_UNKNOWN,
     GROUPS,
     GROUPS_DIFFER,
+    HASHES_DIFFER,
     LEFT_OUT,
     OBJECTS_WAIT,
     POOL_REMOVED,
@@ -142,6 +143,11 @@ There is none while that is group 0 alone.
 POOL_MASK: Final = xxhash.xxh3_64_intdigest(b"pool_removed")
 """The same, with the tier added, of the entry that says that a publisher has removed a block from a
 pool that it had not stored there.
+"""
+
+HASHES_MASK: Final = xxhash.xxh3_64_intdigest(b"hashes_differ")
+"""With the hash of an engine, the key of the entry that says that a pool has objects of the block
+by another hash, too.
 """
 
 ALIASES_MASK: Final = xxhash.xxh3_64_intdigest(b"aliases")
@@ -644,8 +650,11 @@ class ReferenceKernel:
         """The pool has an object of the block that engines call so."""
         aliases, key = aliases_scope(scope), alias ^ ALIASES_MASK
         if aliases is not None and key not in owner.entries:
+            has_other = (aliases, prefix) in owner.named
             change = Change(key, prefix, owner.dp_rank, SHARED, Op.SET, 1)
             self._change(publisher, owner, aliases, change)
+            if has_other:
+                self._note_apart(publisher, owner, HASHES_DIFFER, alias ^ HASHES_MASK, SHARED)
 
     def _forget_aliases(
         self, publisher: PublisherId, owner: _Publisher, gone: _Entry, moves: Moves
@@ -666,6 +675,10 @@ class ReferenceKernel:
             for tier, count in enumerate(list(owner.entries[key].counts)):
                 if count:
                     self._lower(publisher, owner, key, tier, 0)
+            mark = key ^ ALIASES_MASK ^ HASHES_MASK
+            entry = owner.entry_on(mark, SHARED)
+            if entry is not None and entry.scope == owner.scope(LEFT_OUT + HASHES_DIFFER):
+                self._lower(publisher, owner, mark, SHARED, 0)
 
     def _join(self, domain: int, scope: PrefixScope, alias: int) -> None:
         """Gives the block that an engine has announced to the objects that wait for it."""
@@ -766,14 +779,16 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, key: int
     ) -> None:
         """The block is found now: what was left out of it may be further copies, as an engine has
-        them that removes each. Not so of a conflict, which is another block of this name.
+        them that removes each. Not so of a conflict, which is another block of this name. Where
+        nothing but its name was known on other tiers, it is held there, too.
         """
         tier = tier_of(event.medium, shared=event.shared)
-        if self._pool_removal(owner, key, tier) is not None:
-            self._lower(publisher, owner, _pool_key(key, tier), tier, 0)
+        self._end_pool_removal(publisher, owner, key, tier)
         left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
         if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
             return
+        if left_out.scope.lora_name == LEFT_OUT + REASONS["unresolved"] and not event.aliases:
+            self._resolve(publisher, owner, key, tier)
         times = left_out.counts[tier]
         if not times:
             return
@@ -781,6 +796,15 @@ class ReferenceKernel:
         if event.aliases:  # an object is held once
             return
         self._note_repeated(publisher, owner, key, tier, times - event.reported)
+
+    def _resolve(self, publisher: PublisherId, owner: _Publisher, key: int, found_on: int) -> None:
+        """What is left out of a block on other tiers than this one is known by its name now."""
+        block, left_out = owner.entries[key], owner.entries[key ^ LEFT_OUT_MASK]
+        for tier, times in enumerate(list(left_out.counts)):
+            if times and tier != found_on and not block.counts[tier]:
+                self._end_pool_removal(publisher, owner, key, tier)
+                self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
+                self._lower(publisher, owner, key, tier, times)
 
     # Copies that there may be; see REPEATED_MASK
 
@@ -834,11 +858,24 @@ class ReferenceKernel:
         is_one = entry is not None and entry.scope == owner.scope(LEFT_OUT + POOL_REMOVED)
         return entry if is_one else None
 
+    def _end_pool_removal(
+        self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
+    ) -> None:
+        """The publisher stores such a block there."""
+        if self._pool_removal(owner, key, tier) is not None:
+            self._lower(publisher, owner, _pool_key(key, tier), tier, 0)
+
     def _note_pool_removal(
         self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
     ) -> None:
         """An engine has removed a block from a pool, and had not stored it there."""
-        scope, key = owner.scope(LEFT_OUT + POOL_REMOVED), _pool_key(key, tier)
+        self._note_apart(publisher, owner, POOL_REMOVED, _pool_key(key, tier), tier)
+
+    def _note_apart(
+        self, publisher: PublisherId, owner: _Publisher, reason: str, key: int, tier: int
+    ) -> None:
+        """Something is so of a block, which has a key of its own."""
+        scope = owner.scope(LEFT_OUT + reason)
         if key in owner.entries:
             return
         if not self._has_room(scope, owner.left_out()):

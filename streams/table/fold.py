@@ -19,7 +19,8 @@ Rules, in the order in which they are applied to a record:
    pool wait until an engine announces their blocks, so the pool's state may end with an engine's
    record.
 6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
-   publishes no events is registered, and has none.
+   publishes no events is registered, and has none. Of one that `continues` it stays known what is
+   not known of its other tiers, and that its model is a hybrid.
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
    `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
@@ -61,6 +62,7 @@ from schemas.positions import (
     Proof,
     PublisherState,
     SequenceNumber,
+    media_continued,
     media_of_next,
 )
 from schemas.records import (
@@ -202,7 +204,7 @@ class Fold:
             case RegisteredRecord():
                 self._register(offset, record)
             case UnregisteredRecord():
-                self._unregister(offset, record.publisher)
+                self._unregister(offset, record)
             case HeartbeatRecord():
                 self._take_heartbeat(record)
             case MemoryRecord():
@@ -493,7 +495,19 @@ class Fold:
         self.unproven = UnprovenState(self.unproven.before, unregistered)
         self._unproven_changed = True
 
-    def _unregister(self, offset: Offset, publisher: PublisherKey) -> None:
+    def _unregister(self, offset: Offset, record: UnregisteredRecord) -> None:
+        publisher = record.publisher
+        before = self.publishers.get(publisher)
+        self._forget(offset, publisher)
+        if record.continues is True and before is not None:
+            is_unsure = POOL_REMOVED in before.left_out
+            media = media_continued(before.media) | (POOL_CLEARED if is_unsure else 0)
+            if before.sparse_blocks is not None:
+                self.kernel.set_sparse_blocks(self._handle(publisher), 0)
+            sparse_blocks = None if before.sparse_blocks is None else 0
+            self._put(publisher, PublisherState(media=media, sparse_blocks=sparse_blocks))
+
+    def _forget(self, offset: Offset, publisher: PublisherKey) -> None:
         if offset < self.unproven.before:
             seen = [other for other in self.unproven.unregistered if other != publisher]
             dropped = len(seen) + 1 - UNREGISTERED_REMEMBERED_MAX

@@ -78,6 +78,12 @@ class _Summary(NamedTuple):
     confirmed: dict[ConfirmationSource, int]
 
 
+_UNSURE_OF_MEDIA = (
+    Doubt.POOL_CLEARED,
+    Doubt.TIERS_CLEARED,
+    Doubt.NEVER_REMOVED,
+    Doubt.CHUNKS_UNKNOWN,
+)
 _UNKNOWN = _Known()
 _NEVER = float("-inf")
 _EMPTY = _Summary(0, 0, {})
@@ -130,6 +136,10 @@ class ScopeStates:
         has_tiers = state.media & (CPU_CLEARED | DISK_CLEARED) or state.tiers_unheard is not None
         if not unsure and has_tiers:
             unsure = Doubt.TIERS_CLEARED
+        if not unsure and state.never_removes:
+            unsure = Doubt.NEVER_REMOVED
+        if not unsure and state.may_have_chunks:
+            unsure = Doubt.CHUNKS_UNKNOWN
         if not unsure and state.sparse_blocks is not None:
             unsure = Doubt.ATTENTION_ONLY
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
@@ -269,7 +279,7 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source in (*UNSURE, Doubt.POOL_CLEARED, Doubt.TIERS_CLEARED):
+        if source in (*UNSURE, *_UNSURE_OF_MEDIA):
             since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)

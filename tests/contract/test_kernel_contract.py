@@ -386,6 +386,29 @@ def placeholder(prompt: Prompt, sequence: int = 1, **fields: Any) -> StoredBlock
     return stored(prompt, **(defaults | {"sequence": sequence, "parent": None} | fields))
 
 
+def test_a_block_known_by_its_name_is_where_that_was_said_once_it_is_stored(bench: Bench) -> None:
+    publisher = bench.publisher()
+    on_disk = placeholder(ABC, 2, medium=Medium.DISK)
+    bench.apply(publisher, placeholder(ABC), on_disk, placeholder((0,), 3))
+    assert bench.kernel.left_out(publisher) == [("unresolved", 6)]
+    assert bench.ask(ABC) == {}
+    bench.apply(publisher, stored((0, 1), sequence=4))
+    assert bench.kernel.left_out(publisher) == [("unresolved", 2)]
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.cpu, match.disk) == (2 * BLOCK_SIZE,) * 3
+    bench.store(publisher, ABC, start=2)
+    assert bench.kernel.left_out(publisher) == []
+    for times, cpu in ((1, 3 * BLOCK_SIZE), (2, 0)):
+        first = prompt_hashes((0,))
+        gone = RemovedBlocks(sequence=4 + times, hashes=first, medium=Medium.CPU)
+        bench.apply(publisher, gone)
+        [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+        assert (match.gpu, match.cpu, match.disk) == (3 * BLOCK_SIZE, cpu, 3 * BLOCK_SIZE)
+    bench.apply(publisher, RemovedBlocks(sequence=7, hashes=prompt_hashes(ABC)))
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert (match.gpu, match.disk) == (0, 3 * BLOCK_SIZE)
+
+
 @pytest.mark.parametrize("group", [1, 64])
 def test_a_placeholder_of_a_group_is_of_that_groups_block(bench: Bench, group: int) -> None:
     publisher = bench.publisher()

@@ -57,6 +57,7 @@ class ArraysOnly:
         dp_rank: int,
         lora_name: str,
         roots: str,
+        all_chains: bool,
         scopeless_tiers: bool,
     ) -> BatchPacker | None:
         return None

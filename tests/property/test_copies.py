@@ -196,8 +196,10 @@ def test_where_it_is_registered_nothing_is_in_doubt(mode: ReportMode, seed: int)
         ("vLLM", "", Roots.UNDECIDED),
         ("vLLM", "full", Roots.REPORTED),
         ("vLLM", "incremental", Roots.COPIES),
-        ("SGLang", "", Roots.COPIES),
+        ("SGLang", "", Roots.UNDECIDED),
         ("SGLang", "full", Roots.REPORTED),
+        ("SGLang", "incremental", Roots.COPIES),
+        ("TensorRT-LLM", "", Roots.COPIES),
     ],
 )
 def test_who_may_report_hits(kind: str, mode: ReportMode, expected: Roots) -> None:

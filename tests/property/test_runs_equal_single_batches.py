@@ -38,8 +38,8 @@ class AloneOnly:
 
     def pack_run(
         self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int]:
-        return (), 0.0, 0, b"", (), 0
+    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int, bytes]:
+        return (), 0.0, 0, b"", (), 0, b""
 
 
 class AlonePacker(ArraysOnly):

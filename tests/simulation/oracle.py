@@ -53,12 +53,9 @@ class StateOracle:
         held: Callable[[SimulatedEngine], AbstractSet[int]],
         *,
         registered: AbstractSet[PublisherKey],
-        late_s: Callable[[PublisherKey], float] = lambda publisher: 0.0,
     ) -> None:
         """No publisher is `exact` whose blocks are not what its engine had, and an index can know,
         at some time of the last STALE_S; none is while a rank is missing that came in its stream.
-        By a table of which all heartbeats came late, those that are held up may count longer, by as
-        much as the soonest of them was late: `late_s`.
         """
         for publisher in publishers:
             engine, state = self._engines[publisher], standing(publisher).state
@@ -67,7 +64,7 @@ class StateOracle:
             if state is not AnswerState.EXACT or engine.lost_unseen:
                 continue
             found = held(engine)
-            assert engine.was_so(found, within_s=STALE_S + late_s(publisher)), (
+            assert engine.was_so(found, within_s=STALE_S), (
                 f"exact and wrong: {engine.describe(found)}"
             )
             assert missing_s <= _TOLD_WITHIN_S, (

@@ -18,6 +18,7 @@ from streams.table.fold import Fold
 from streams.table.recovery import EVERY_OFFSET
 from tests.simulation.history import run_seed
 from tests.simulation.ledgers import held_by
+from tests.simulation.loop import EPOCH_S
 from tests.simulation.world_bridges import KAFKA, BridgeWorld
 
 _SEEN_S = 3.0
@@ -54,7 +55,8 @@ class RetentionWorld(BridgeWorld):
                 for message in log.records:
                     if message.offset > fold.offset:
                         fold.apply(Offset(message.offset), message.value or b"")
-                watch.note(0, fold.bridges, now=self.loop.now, as_of=looked_at)
+                now = self.loop.now
+                watch.note(0, fold.bridges, now=now, unix=EPOCH_S + now, as_of=looked_at)
         self._check_tables(tables)
 
     def _check_tables(self, tables: list[tuple[Fold, HeartbeatWatch]]) -> None:

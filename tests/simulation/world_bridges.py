@@ -51,7 +51,7 @@ from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
-from tests.simulation.loop import Process, SimulatedLoop, State, current
+from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 from tests.simulation.oracle import StateOracle
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=3)
@@ -531,7 +531,8 @@ class Observer:
         for message in log.records:
             if message.offset > fold.offset:
                 fold.apply(Offset(message.offset), message.value or b"")
-                watch.note(0, fold.bridges, now=now, as_of=self._looked_at[number])
+                unix, as_of = EPOCH_S + now, self._looked_at[number]
+                watch.note(0, fold.bridges, now=now, unix=unix, as_of=as_of)
                 self._note_folded(number, message)
 
         self._looked_at[number] = now

@@ -42,7 +42,7 @@ from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
 from schemas.codec import decode_routing
 from schemas.errors import ConfigurationError
-from schemas.identities import ModelContext, PrefixScope, PublisherKey, StreamKey
+from schemas.identities import ModelContext, PrefixScope, StreamKey
 from schemas.limits import STALE_S
 from schemas.routing_records import (
     DecisionsRecord,
@@ -58,7 +58,6 @@ from streams.table import table as tables
 from streams.table.fold import Fold
 from streams.table.rows.format import CONTEXT, COVERED_KEY, FACT, MARK, PUBLISHER, REGISTRATION
 from streams.table.rows.reader import RowReader
-from streams.table.scope_states import ConfirmationSource
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
 from streams.worker.worker import FoldWorker, StreamsSettings
@@ -110,7 +109,6 @@ class ReplicaHost:
         self.service: ReplicaService | None = None
         self.oracle: StateOracle | None = None
         self.covered: dict[int, int] = {}  # what it has answered from, by partition
-        self.late_s: dict[ConfirmationSource, float] = {}  # the soonest heartbeat that it has seen
 
 
 @dataclass
@@ -324,7 +322,7 @@ class ClusterWorld(BridgeWorld):
         """Starts the replica, where it does not run."""
         if host.process.state is State.DEAD:
             self.history.note(f"{host.name} starts")
-            host.process, host.covered, host.late_s = Process(host.name), {}, {}
+            host.process, host.covered = Process(host.name), {}
             self.loop.spawn(host.process, self._run_replica(host))
             looking = self.loop.create_task(self._look_at_first(host, host.process))
             looking.add_done_callback(self._note_end)
@@ -722,13 +720,11 @@ class ClusterWorld(BridgeWorld):
             f"{host.name} is cut off and {state}"
         )
         self._check_goes_on(host, table)
-        self._note_heartbeats(host, table)
         oracle.look(
             sorted(registered - self.disputed),
             replica.standing,
             lambda engine: held_by(table, engine),
             registered=registered,
-            late_s=partial(self._late_s, host, table),
         )
         if state is not AnswerState.EXACT:
             return
@@ -741,20 +737,6 @@ class ClusterWorld(BridgeWorld):
                 f"{host.name} is exact and covers {number}:{covered}, but {last} was there"
                 f" {STALE_S:g} s ago"
             )
-
-    def _note_heartbeats(self, host: ReplicaHost, table: RowReader) -> None:
-        for number in range(_EVENTS.partitions):
-            for bridge, heartbeat in table.bridges(number).items():
-                source = ConfirmationSource(number, bridge)
-                late_s = EPOCH_S + self.loop.now - heartbeat.time
-                host.late_s[source] = min(host.late_s.get(source, late_s), late_s)
-
-    def _late_s(self, host: ReplicaHost, table: RowReader, publisher: PublisherKey) -> float:
-        confirmation = table.publishers[publisher].confirmation
-        if confirmation is None:
-            return 0.0
-        source = ConfirmationSource(_home(publisher.stream), confirmation.bridge)
-        return host.late_s.get(source, 0.0)
 
     def _check_goes_on(self, host: ReplicaHost, table: RowReader) -> None:
         for number in range(_EVENTS.partitions):

@@ -297,7 +297,7 @@ def _offloading(name: str) -> KvOffloading:
             found: KvOffloading = offloading
             return found
     more = f", got: {shown(name)}"
-    detail = "kv_offloading must be none or lmcache"
+    detail = "kv_offloading must be none, native or lmcache"
     raise RequestError("invalid_value", detail, field="kv_offloading", more=more)
 
 

@@ -1,7 +1,7 @@
 """`reprise doctor` against a service."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import pytest
@@ -22,9 +22,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["doctor", *arguments])
 
 
-def answers(*findings: Finding) -> DoctorDocument:
+def answers(*findings: Finding, notes: Sequence[Finding] = ()) -> DoctorDocument:
     document = DoctorDocument(
-        at=1.0, role="embedded", position="0:7", findings=list(findings), instances=[]
+        at=1.0,
+        role="embedded",
+        position="0:7",
+        findings=list(findings),
+        notes=list(notes),
+        instances=[],
     )
     Handler.answer = 200, msgspec.json.encode(document)
     return document
@@ -63,6 +68,20 @@ def test_a_finding_is_said_with_its_remedy_and_fails(url: str) -> None:
         "  remedy: register again",
         "",
         "1 finding, 0 instances examined at 0:7.",
+    ]
+
+
+def test_a_note_is_said_and_fails_nothing(url: str) -> None:
+    answers(notes=[WRONG])
+    result = run("--url", url)
+    assert result.exit_code == 0
+    assert result.output.splitlines() == [
+        "note: block_size: acme/node-1 (m, rank 1)",
+        "  It publishes blocks of 32 tokens.",
+        "  expected: 16   got: 32",
+        "  remedy: register again",
+        "",
+        "Nothing is wrong: 0 instances examined at 0:7.",
     ]
 
 

@@ -123,6 +123,9 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.COPIES_UNKNOWN, "report_mode"),
         (Doubt.OBJECTS_WAIT, "objects_wait"),
         (Doubt.TIERS_CLEARED, "tiers_cleared"),
+        (Doubt.HASHES_DIFFER, "hashes_differ"),
+        (Doubt.CHUNKS_UNKNOWN, "chunks_unknown"),
+        (Doubt.NEVER_REMOVED, "never_removed"),
         (Doubt.POOL_CLEARED, "pool_cleared"),
         (Doubt.POOL_REMOVED, "pool_removed"),
         (Doubt.RANK_MISSING, "ranks"),
@@ -150,14 +153,22 @@ def test_a_hybrid_model_is_found_and_explains_what_was_promised_too_much(clinic:
     one = clinic.register()
     clinic.has(one, PublisherState(incarnation=1, sequence=3, sparse_blocks=0))
     clinic.doubts("a", Doubt.ATTENTION_ONLY, 0.0)
-    assert only(clinic).code == "attention_only"
+    (hybrid,) = clinic.document().notes
+    assert (hybrid.code, hybrid.instance_id) == ("attention_only", "a")
     clinic.has(one, PublisherState(incarnation=1, sequence=3, sparse_blocks=12))
-    assert only(clinic).got == "12 of other groups"
+    (hybrid,) = clinic.document().notes
+    assert hybrid.got == "12 of other groups"
     assert clinic.document().instances[0].ranks[0].left_out == {"attention_only": 12}
     clinic.serves(20, promised=1200, cached=400)
-    hybrid, more = clinic.findings()
+    hybrid, more = clinic.document().notes
     assert (hybrid.code, more.code) == ("attention_only", "matches_more")
     assert "follow from `attention_only`" in more.cause
+    assert clinic.findings() == []  # a model is no mistake
+    assert clinic.document().instances[0].verdict == "healthy"
+    clinic.has(one, PublisherState(incarnation=1, sequence=3, sparse_blocks=12, degraded_since=2))
+    lost, more = clinic.findings()
+    assert (lost.code, more.code) == ("lost_batches", "matches_more")
+    assert [one.code for one in clinic.document().notes] == ["attention_only"]
 
 
 def test_adapters_that_an_instance_may_have_loaded_are_named(clinic: Clinic) -> None:

@@ -69,7 +69,7 @@ impl ArrayPacker {
     }
 
     #[expect(clippy::too_many_arguments, reason = "each has its name where it is called")]
-    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, scopeless_tiers))]
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, all_chains, scopeless_tiers))]
     fn batch_packer(
         &self,
         arrays: HashMap<String, Vec<String>>,
@@ -77,6 +77,7 @@ impl ArrayPacker {
         dp_rank: i128,
         lora_name: String,
         roots: &str,
+        all_chains: bool,
         scopeless_tiers: bool,
         py: Python<'_>,
     ) -> PyResult<Option<BatchPacker>> {
@@ -95,6 +96,7 @@ impl ArrayPacker {
             dp_rank,
             lora_name,
             roots,
+            all_chains,
             scopeless_tiers,
             limits,
         };
@@ -166,8 +168,9 @@ impl BatchPacker {
         };
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
+        let first_blocks = PyBytes::new(py, &packed.first_blocks);
         let Packed { engine_time, events, clears, media, .. } = packed;
-        let fields = (digest, engine_time, events, clears, run, names, media);
+        let fields = (digest, engine_time, events, clears, run, names, media, first_blocks);
         Ok(Some(fields.into_pyobject(py)?))
     }
 
@@ -200,8 +203,9 @@ impl BatchPacker {
             detached_if(is_long, py, || self.packer.pack_run(batches, sequence, bytes_max));
         let run = PyBytes::new(py, &packed.run);
         let names = names_of(py, &packed.lora_names)?;
+        let first_blocks = PyBytes::new(py, &packed.first_blocks);
         let PackedRun { digests, engine_time, events, media, .. } = packed;
-        (digests, engine_time, events, run, names, media).into_pyobject(py)
+        (digests, engine_time, events, run, names, media, first_blocks).into_pyobject(py)
     }
 }
 

@@ -201,8 +201,11 @@ def test_a_note_knows_the_attention_window_and_the_media() -> None:
     begun = ResetRecord(**envelope(ONE), incarnation=2, first_sequence=-1, last_sequence=-1)
     state.take(begun, 3)
     assert (state.anchor.window, state.anchor.media) == (None, lasting)
-    state.take(UnregisteredRecord(**envelope(ONE)), 4)
+    state.take(UnregisteredRecord.of(ONE.publisher, 1.0, continues=True), 4)
     state.take(registered(ONE), 5)
+    assert (state.anchor.window, state.anchor.media) == (None, lasting), "it is the same engine"
+    state.take(UnregisteredRecord(**envelope(ONE)), 6)
+    state.take(registered(ONE), 7)
     assert (state.anchor.window, state.anchor.media) == (None, 0)
 
 

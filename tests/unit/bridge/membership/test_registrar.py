@@ -223,6 +223,30 @@ def test_a_registration_replaces_the_one_of_its_name_or_leaves_it_as_it_was(
     assert kinds == ["RegisteredRecord", *["EventsRecord"] * 2, *changes]
 
 
+@pytest.mark.parametrize(
+    ("change", "is_same"),
+    [
+        ({"url": "http://here"}, True),
+        ({"replay_endpoint": "tcp://127.0.0.1:5998"}, True),
+        ({"endpoint": "tcp://127.0.0.1:5999"}, False),
+        ({"kind": "SGLang"}, False),
+        ({"kv_offloading": "none"}, False),
+        ({"block_size": 8}, False),
+    ],
+)
+def test_what_replaces_a_registration_of_the_same_engine_says_so(
+    change: dict[str, Any], is_same: bool
+) -> None:
+    new = msgspec.structs.replace(PLAIN, **change)
+
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        await office.registrar.register(new, replace=True)
+
+    (gone,) = [one for one in play(scene).bench.sink.records if isinstance(one, UnregisteredRecord)]
+    assert (gone.continues is True) is is_same
+
+
 def test_what_has_another_name_is_never_replaced() -> None:
     async def scene(office: Office) -> None:
         await office.registrar.register(PLAIN)

@@ -26,7 +26,7 @@ from schemas.positions import (
     Confirmation,
     PublisherState,
 )
-from schemas.records import encode_record
+from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
 from schemas.registration import PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
@@ -82,6 +82,16 @@ class Engine:
     def restart_bridge(self) -> None:
         self._begin()
         self.sequencer[self.key].place(Anchor.of(self.state))
+
+    def register_again(self, *, continues: bool) -> None:
+        """Another registration replaces the one that there is, as the registrar does it."""
+        gone = UnregisteredRecord.of(self.key, 1.0, continues=continues)
+        for record in (gone, RegisteredRecord.of(self.registration, 1.0)):
+            assert self.fold.apply(Offset(self._offset), encode_record(record)) is None
+            self._offset += 1
+        self._begin()
+        if self.key in self.fold.publishers:
+            self.sequencer[self.key].place(Anchor.of(self.state))
 
     def send(self, *batches: list[Any]) -> None:
         """Messages that come together."""
@@ -269,6 +279,164 @@ def test_what_is_in_storage_may_outlive_the_process(
         assert (engine.doubt == Doubt.TIERS_CLEARED) is is_told
     assert engine.state.incarnation == 3
     assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
+
+
+@pytest.mark.parametrize("continues", [True, False])
+@pytest.mark.parametrize(
+    ("sent", "due"),
+    [
+        ([[stored("CPU")], [ALL]], CPU_CLEARED),
+        ([[stored("STORAGE")], [ALL]], DISK_CLEARED),
+        ([[{**stored("STORAGE"), "locality": "REMOTE"}], [ALL]], POOL_CLEARED),
+        ([[{**stored("STORAGE"), "locality": "REMOTE"}]], POOL_CLEARED),
+        ([[{**removed("STORAGE"), "locality": "REMOTE"}]], POOL_CLEARED),
+    ],
+    ids=["CPU", "DISK", "pool", "stored in a pool", "removed from a pool"],
+)
+def test_a_registration_that_replaces_one_of_the_same_engine_ends_no_doubt(
+    engine: Engine, sent: list[list[Any]], due: int, continues: bool
+) -> None:
+    engine.fold.apply(Offset(0), encode_record(RegisteredRecord.of(engine.registration, 1.0)))
+    engine._offset = 1
+    engine.send([stored()], *sent)
+    engine.register_again(continues=continues)
+    for _ in range(2):
+        engine.send([ALL], [stored()])
+        assert bool(engine.state.media & due) is continues
+        assert engine.fold.kernel.contexts() != []
+        engine.restart_bridge()
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_nor_is_a_hybrid_model_another_one(engine: Engine, continues: bool) -> None:
+    engine.send([{**stored(), "group_idx": 1, "kv_cache_spec_kind": "mamba"}])
+    engine.register_again(continues=continues)
+    engine.send([stored()], [ALL])
+    assert engine.state.sparse_blocks == (0 if continues else None)
+
+
+def chain(*hashes: int, **fields: object) -> Any:
+    """A prompt, on the GPU."""
+    of = {"block_hashes": hashes, "parent_block_hash": None, "token_ids": TOKENS * len(hashes)}
+    return map_event("BlockStored", **(of | {"block_size": 4} | fields))
+
+
+def offloaded(*hashes: int, **fields: object) -> Any:
+    """As vLLM names what it has offloaded, with nothing else."""
+    of: dict[str, object] = {"block_hashes": hashes, "parent_block_hash": None, "token_ids": []}
+    return map_event("BlockStored", **(of | {"medium": "CPU", "block_size": 0} | fields))
+
+
+def test_what_is_offloaded_may_be_chunks_until_one_is_the_first_of_a_prompt(engine: Engine) -> None:
+    engine.send([chain(1, 2, 3, 4)])
+    assert engine.doubt == ""
+    engine.send([offloaded(2, 4)])
+    assert (engine.doubt, engine.is_degraded) == (Doubt.CHUNKS_UNKNOWN, False)
+    engine.restart_bridge()
+    engine.send([chain(5, 6)], [offloaded(4)], [removed("CPU")])
+    assert engine.doubt == Doubt.CHUNKS_UNKNOWN
+    engine.send([offloaded(6, 5)])
+    assert engine.doubt == ""
+    engine.restart_bridge()
+    engine.send([offloaded(4)], [ALL], [SETTLING["tier"]("CPU")], [chain(1, 2)], [offloaded(2)])
+    assert engine.doubt == ""
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [chain(1, 2)], 0]), at=0)
+    engine.send([offloaded(2)])
+    assert (engine.state.incarnation, engine.doubt) == (2, Doubt.CHUNKS_UNKNOWN)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_who_offloads_single_blocks_is_never_taken_for_one_of_chunks(
+    engine: Engine, together: bool
+) -> None:
+    batches = [[chain(1, 2)], [offloaded(1)], [offloaded(2)]]
+    if together:
+        engine.send(*batches)
+    else:
+        for events in batches:
+            engine.send(events)
+    assert engine.doubt == ""
+    other = Engine(engine.packer)
+    other.send([chain(1, 2), offloaded(1)])
+    assert other.doubt == ""
+
+
+@pytest.mark.parametrize(
+    "stores",
+    [
+        chain(1, kv_cache_spec_kind="sliding_window"),  # has some blocks of a prompt
+        chain(1, parent_block_hash=9),
+        chain(1, medium="CPU", extra_keys=[None]),
+        chain(1, block_size=8),
+    ],
+)
+def test_what_may_not_begin_a_prompt_shows_nothing(engine: Engine, stores: Any) -> None:
+    engine.send([chain(9, 8)], [stores], [offloaded(1)])
+    assert engine.state.may_have_chunks
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        offloaded(2, block_size=4),
+        offloaded(2, medium=None),
+        offloaded(2, locality="REMOTE"),
+        offloaded(2, kv_cache_spec_kind="mamba"),
+    ],
+)
+def test_what_says_its_size_or_is_on_no_tier_of_its_own_is_no_chunk(
+    engine: Engine, named: Any
+) -> None:
+    engine.send([chain(1, 2)], [named])
+    assert not engine.state.may_have_chunks
+
+
+def test_chunks_are_of_vllm(packer: ArrayPacker) -> None:
+    engine = Engine(packer, registration(kind=sglang.KIND))
+    engine.send([chain(1, 2)], [offloaded(2)])
+    assert not engine.state.may_have_chunks
+
+
+@pytest.mark.parametrize("medium", ["cpu", "FS"])
+def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_to_go(
+    engine: Engine, medium: str
+) -> None:
+    """Connectors of LMCache and Mooncake never say what is gone."""
+    engine.send([chain(1, 2)], [removed(medium)], [offloaded(1, 2, medium=medium)])
+    assert engine.doubt == ""
+    named = chain(1, 2, medium=medium, extra_keys=None)
+    engine.send([named])
+    assert (engine.doubt, engine.is_degraded) == (Doubt.NEVER_REMOVED, False)
+    engine.restart_bridge()
+    engine.send([chain(3)], [removed("GPU")])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.send([removed(medium)])
+    assert engine.doubt == ""
+    engine.restart_bridge()
+    engine.send([named])
+    assert engine.doubt == ""
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [chain(1, 2), named], 0]), at=0)
+    assert engine.state.never_removes
+
+
+@pytest.mark.parametrize(
+    ("fields", "stored", "is_doubted"),
+    [
+        ({"kv_offloading": "lmcache"}, {"medium": "cpu"}, True),
+        ({"kv_offloading": "native"}, {"medium": "cpu"}, False),
+        ({"kind": sglang.KIND}, {"medium": "cpu"}, False),
+        ({}, {"medium": "cpu", "locality": "REMOTE"}, False),
+        ({}, {"medium": None}, False),
+    ],
+    ids=["lmcache", "native", "sglang", "pool", "gpu"],
+)
+def test_who_says_what_is_gone_is_not_doubted(
+    packer: ArrayPacker, fields: Any, stored: Any, is_doubted: bool
+) -> None:
+    of = {"kind": vllm.KIND} | fields
+    engine = Engine(packer, msgspec.structs.replace(registration(), **of))
+    engine.send([chain(1, 2)], [chain(1, 2, extra_keys=None, **stored)])
+    assert engine.state.never_removes is is_doubted
 
 
 def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -> None:

@@ -250,10 +250,36 @@ def test_but_by_its_tokens_where_lmcache_is_registered_to_name_it(packer: ArrayP
     assert (index.match().longest, index.counted("unresolved")) == (12, 0)
 
 
-def test_what_older_releases_describe_has_no_such_lack(packer: ArrayPacker) -> None:
+def test_what_older_releases_describe_has_the_same_lack(packer: ArrayPacker) -> None:
+    """Mooncake's connector within vLLM 0.21 to 0.23 says nothing of a salt."""
     index = Index(packer)
+    index.send(as_array(stored(extra_keys=[["pepper"], None, None])), as_array(removed(*HASHES)))
     index.send(as_array(stored(medium="CPU")))
+    assert (index.match().longest, index.counted("unresolved")) == (0, 3)
+    index = Index(packer)
+    index.send(as_array(stored(medium="CPU", extra_keys=[None] * 3)))
     assert index.match().longest == 12
+
+
+@pytest.mark.parametrize("form", [as_map, lambda event: list(event.values())[:7]])
+def test_pages_that_sglang_announces_again_may_be_held_once(
+    packer: ArrayPacker, form: Shape
+) -> None:
+    """As with LMCache it does with what comes before pages that it has fetched."""
+    index = Index(packer, "SGLang")
+    first = form(stored(HASHES[:1], TOKENS[:4]))
+    second = form(stored(HASHES[1:2], TOKENS[4:8], parent_block_hash=HASHES[0]))
+    third = form(stored(HASHES[2:], TOKENS[8:], parent_block_hash=HASHES[1]))
+    gone = [*map(form, (removed(HASHES[2]), removed(*HASHES[:2])))]
+    index.send(first, second, third)
+    index.send(*gone)
+    assert (index.match().longest, index.left_out) == (0, [])
+    index.send(first, second, first, second, third)
+    assert (index.match().longest, index.left_out) == (12, [])
+    index.send(*gone)
+    assert index.left_out == [("copies_unknown", 2)]
+    index.send(gone[1])
+    assert (index.match().longest, index.left_out) == (0, [])
 
 
 @pytest.mark.parametrize("size", [2 * BLOCK, BLOCK])

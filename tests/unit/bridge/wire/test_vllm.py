@@ -54,8 +54,9 @@ def test_a_stored_array_may_end_after_any_field(length: int) -> None:
     event = only(["BlockStored", *STORED_FIELDS[:length]])
     assert isinstance(event, StoredBlocks)
     assert event.hashes == (7).to_bytes(8, "little")
-    assert event.parent == (6 if length >= 2 else None)
-    assert len(event.tokens) == (16 if length >= 3 else 0)
+    is_named_alone = length in (6, 7)  # on another tier, and without extra keys
+    assert event.parent == (6 if length >= 2 and not is_named_alone else None)
+    assert len(event.tokens) == (16 if length >= 3 and not is_named_alone else 0)
     assert event.block_size == (4 if length >= 4 else 0)
     assert event.medium == (Medium.CPU if length >= 6 else Medium.GPU)
     assert event.lora_name == ("ad" if length >= 7 else "")

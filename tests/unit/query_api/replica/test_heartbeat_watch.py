@@ -1,19 +1,28 @@
 """Until when heartbeats count, over clocks of numbers."""
 
-from query_api.replica.heartbeat_watch import HEARTBEATS_COMPARED, HeartbeatWatch
+from query_api.replica.heartbeat_watch import (
+    CLOCKS_DIFFER_S,
+    HEARTBEATS_COMPARED,
+    HEARTBEATS_ENOUGH,
+    HeartbeatWatch,
+)
 from schemas.limits import STALE_S
 from schemas.positions import Heartbeat
 from streams.table.scope_states import ConfirmationSource
 
 ONE, TWO = "bridge-1", "bridge-2"
+EPOCH = 1_700_000_000.0
+"""Unix time of the bridges' uptime 0."""
 
 
 class Scene:
-    """A watch, and a clock of this process that is `ahead` of the bridges' own."""
+    """A watch, and a clock of this process that is `ahead` of the bridges' own; their Unix time is
+    `behind` of this host's.
+    """
 
-    def __init__(self, ahead: float = 1000.0) -> None:
+    def __init__(self, ahead: float = 1000.0, behind: float = 0.0) -> None:
         self.watch = HeartbeatWatch()
-        self.ahead = ahead
+        self.ahead, self.behind = ahead, behind
 
     def note(
         self,
@@ -26,8 +35,11 @@ class Scene:
     ) -> None:
         """Heartbeats that were written at these uptimes come so much later."""
         now = max(written) + self.ahead + held_up
-        bridges = {name: Heartbeat(at, 0.0, age) for name, at in zip(names, written, strict=False)}
-        self.watch.note(partition, bridges, now=now, as_of=now if as_of is None else as_of)
+        bridges = {
+            name: Heartbeat(at, EPOCH + at, age) for name, at in zip(names, written, strict=False)
+        }
+        unix, as_of = EPOCH + now - self.ahead + self.behind, now if as_of is None else as_of
+        self.watch.note(partition, bridges, now=now, unix=unix, as_of=as_of)
 
     def counts_from(self, name: str = ONE, partition: int = 0) -> float | None:
         """When the last heartbeat was written, as its bridge's clock has it; None for none."""
@@ -81,6 +93,33 @@ def test_the_one_that_came_soonest_shows_how_the_clocks_differ() -> None:
     assert scene.counts_from() == 2.0
     scene.note(3.0, held_up=20.0)
     assert scene.counts_from() == 3.0
+
+
+def test_where_all_were_held_up_that_were_compared_their_own_time_says_it() -> None:
+    scene = Scene()
+    scene.note(1.0, held_up=30.0)
+    scene.note(2.0, held_up=7.0)
+    assert scene.counts_from() == 2.0
+    scene.note(3.0, held_up=9.0)
+    assert scene.counts_from() == 3.0
+
+
+def test_a_clock_that_is_set_wrong_costs_no_more_than_clocks_may_differ() -> None:
+    scene = Scene(behind=CLOCKS_DIFFER_S)
+    for count in range(HEARTBEATS_ENOUGH + 2):
+        scene.note(float(count))
+    assert scene.counts_from() == HEARTBEATS_ENOUGH + 1 - CLOCKS_DIFFER_S
+    scene = Scene(behind=600.0)
+    scene.note(0.0)
+    for count in range(1, HEARTBEATS_ENOUGH):
+        scene.note(float(count))
+        assert scene.counts_from() == count - 600.0, "not known yet"
+    scene.note(float(HEARTBEATS_ENOUGH))
+    assert scene.counts_from() == HEARTBEATS_ENOUGH
+    scene = Scene(behind=-600.0)
+    scene.note(0.0)
+    scene.note(1.0, held_up=2.0)
+    assert scene.counts_from() == 1.0, "one that is fast says nothing"
 
 
 def test_only_the_latest_are_compared_since_clocks_drift() -> None:

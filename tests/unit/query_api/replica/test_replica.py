@@ -44,6 +44,7 @@ class Reader:
             lambda: RowReader(make_fold().kernel, has_registry=True),
             PARTITIONS,
             clock=lambda: self.now,
+            unix=lambda: self.now,
         )
         self.topics: dict[TopicPartition, list[tuple[bytes, bytes | None]]] = {
             place: [] for place in (TABLE_0, TABLE_1, REGISTRY)

@@ -13,7 +13,7 @@ use crate::entries::AHEAD;
 use crate::entry_table::{Entry, Place};
 use crate::events::{Event, Removed, Stored};
 use crate::hashing::{PrefixHasher, TOKEN_HASH_SEED, group_mask};
-use crate::left_out::{LASTING, reason_of};
+use crate::left_out::{LASTING, UNRESOLVED, reason_of};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::memberships::{MemberId, Membership};
 use crate::moves::Moves;
@@ -260,7 +260,7 @@ impl<'a> WriteTurn<'a> {
                 } else {
                     index.count(Counter::Unresolved, 1);
                     let block = Block::of(event, key, 0);
-                    index.leave_out(publisher, block, "unresolved");
+                    index.leave_out(publisher, block, UNRESOLVED);
                     continue;
                 };
                 if let Some(membership) = publisher.memberships.get(number) {

@@ -25,6 +25,11 @@ const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
 /// Among media: the blocks are of all instances.
 const SHARES: u32 = 1 << 7;
+/// Likewise: nothing says how many tokens they have.
+const UNSIZED: u32 = 1 << 12;
+/// Likewise: their tokens are named, and no extra keys; and that blocks of a tier are removed.
+const DESCRIBED: u32 = 1 << 14;
+const TAKEN_BACK: u32 = 1 << 15;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -53,6 +58,8 @@ pub struct Packed<'a> {
     pub lora_names: Vec<Cow<'a, str>>,
     /// By what names of media they store, as `bridge.wire.fields` numbers them.
     pub media: u32,
+    /// What the first blocks of prompts are called, u64 LE.
+    pub first_blocks: Vec<u8>,
 }
 
 /// Packs one publisher's batches.
@@ -64,7 +71,9 @@ pub struct BatchPacker {
     pub lora_name: String,
     /// What chains from the first block of a prompt on are marked as.
     pub roots: Roots,
-    /// Whether maps without extra keys name their blocks alone, where these are not on the GPU of
+    /// Whether the chains that hang on a block are marked, too.
+    pub all_chains: bool,
+    /// Whether events without extra keys name their blocks alone, where these are not on the GPU of
     /// their instance.
     pub scopeless_tiers: bool,
     pub limits: Limits,
@@ -151,6 +160,8 @@ pub(crate) struct Batch<'a, 'p> {
     /// The same in the order in which they came.
     pub(crate) named: Vec<Cow<'a, str>>,
     pub(crate) media: u32,
+    /// What the first blocks of prompts are called, u64 LE.
+    pub(crate) first_blocks: Vec<u8>,
     hashes: Vec<u8>,
     tokens: Vec<u8>,
     /// Where they are pairs, the second ones.
@@ -164,8 +175,8 @@ impl BatchPacker {
         let room = payload.len() + payload.len() / 4;
         let mut batch = Batch::new(self, room, self.limits.packed_bytes);
         let (engine_time, events) = batch.read(payload, sequence)?;
-        let Batch { clears, run, named, media, .. } = batch;
-        Some(Packed { engine_time, events, clears, run, lora_names: named, media })
+        let Batch { clears, run, named, media, first_blocks, .. } = batch;
+        Some(Packed { engine_time, events, clears, run, lora_names: named, media, first_blocks })
     }
 }
 
@@ -182,6 +193,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             lora_names: HashSet::new(),
             named: Vec::new(),
             media: 0,
+            first_blocks: Vec::new(),
             hashes: Vec::new(),
             tokens: Vec::new(),
             seconds: Vec::new(),
@@ -293,13 +305,23 @@ impl<'a, 'p> Batch<'a, 'p> {
         match kind {
             Kind::Cleared => self.write_cleared(),
             _ if !event.has_hashes => return None,
-            Kind::Removed => self.write_removed(&event),
+            Kind::Removed => {
+                if event.medium != GPU && !event.shared && !self.hashes.is_empty() {
+                    self.media |= TAKEN_BACK;
+                }
+                self.write_removed(&event);
+            }
             Kind::Stored => {
                 self.media |= event.media | if event.shared { SHARES } else { 0 };
+                let is_beside_gpu = event.medium != GPU && !event.shared;
+                if is_beside_gpu && !self.tokens.is_empty() && !event.has_extra_keys {
+                    self.media |= DESCRIBED;
+                }
                 if self.is_scopeless(&event) {
                     self.tokens.clear();
                     event.parent = None;
                 }
+                self.note_blocks(&event);
                 self.write_stored(&event)?;
             }
         }
@@ -455,8 +477,24 @@ impl<'a, 'p> Batch<'a, 'p> {
     /// Whether the event does not say what enters its blocks beside their tokens.
     fn is_scopeless(&self, event: &Event<'a>) -> bool {
         let is_on_gpu = event.medium == GPU && !event.shared;
-        let is_asked = self.packer.scopeless_tiers && self.form == Some(Form::Map);
-        is_asked && !is_on_gpu && !event.has_extra_keys
+        self.packer.scopeless_tiers && !is_on_gpu && !event.has_extra_keys
+    }
+
+    /// Notes what tells whether an engine keeps several blocks as one: see `bridge.publisher.media`.
+    fn note_blocks(&mut self, event: &Event<'a>) {
+        if self.hashes.is_empty() || event.shared || !forms_prefix(event.spec_kind) {
+            return;
+        }
+        let blocks = (self.hashes.len() / 8) as u64;
+        if event.medium != GPU && self.tokens.is_empty() && event.block_size == 0 {
+            self.media |= UNSIZED;
+        } else if event.medium == GPU
+            && event.parent.is_none()
+            && event.block_size > 0
+            && self.tokens.len() as u64 == 4 * event.block_size * blocks
+        {
+            self.first_blocks.extend_from_slice(&self.hashes[..8]);
+        }
     }
 
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
@@ -530,16 +568,18 @@ impl<'a, 'p> Batch<'a, 'p> {
 
     /// What the event is marked as.
     fn roots_of(&self, event: &Event<'a>) -> Roots {
-        let is_root = event.parent.is_none()
+        let is_told = (event.parent.is_none() || self.packer.all_chains)
             && !self.tokens.is_empty()
             && event.medium == GPU
             && !event.shared
             && !event.has_origin
             && forms_prefix(event.spec_kind);
         match self.packer.roots {
-            roots if !is_root || roots == Roots::Copies => Roots::Copies,
-            // Releases that send arrays have no such mode.
-            Roots::Undecided if self.form == Some(Form::Array) => Roots::Copies,
+            roots if !is_told || roots == Roots::Copies => Roots::Copies,
+            // Releases of vLLM that send arrays have no such mode.
+            Roots::Undecided if self.form == Some(Form::Array) && !self.packer.all_chains => {
+                Roots::Copies
+            }
             roots => roots,
         }
     }
@@ -692,6 +732,7 @@ pub(crate) mod tests {
             dp_rank: 0,
             lora_name,
             roots,
+            all_chains: false,
             scopeless_tiers: false,
             limits,
         }

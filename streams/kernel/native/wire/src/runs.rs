@@ -18,6 +18,7 @@ pub struct PackedRun<'a> {
     pub run: Vec<u8>,
     pub lora_names: Vec<Cow<'a, str>>,
     pub media: u32,
+    pub first_blocks: Vec<u8>,
 }
 
 impl BatchPacker {
@@ -39,19 +40,21 @@ impl BatchPacker {
                 break;
             }
             let (run, named, media) = (batch.run.len(), batch.named.len(), batch.media);
+            let first_blocks = batch.first_blocks.len();
             let read = batch.read(payload, expected).filter(|_| !batch.clears);
             let Some((engine_time, events)) = read else {
                 batch.take_back(run, named);
                 batch.media = media;
+                batch.first_blocks.truncate(first_blocks);
                 break;
             };
             last_time = engine_time;
             all_events += events;
             digests.push(xxh3_64(payload));
         }
-        let Batch { run, named, media, .. } = batch;
+        let Batch { run, named, media, first_blocks, .. } = batch;
         let (engine_time, events) = (last_time, all_events);
-        PackedRun { digests, engine_time, events, run, lora_names: named, media }
+        PackedRun { digests, engine_time, events, run, lora_names: named, media, first_blocks }
     }
 }
 

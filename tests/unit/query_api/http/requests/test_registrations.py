@@ -108,10 +108,10 @@ def test_the_published_json_form_may_say_what_requests_ask_the_engine_to_report(
 
 
 def test_and_whether_the_engine_has_other_tiers_than_its_gpu() -> None:
-    for name in ("", "none", "lmcache"):
+    for name in ("", "none", "native", "lmcache"):
         assert read_json(kv_offloading=name).kv_offloading == name
     envelope = refusal({**FULL, "kv_offloading": "cpu"}, Wire.JSON)
-    error = "kv_offloading must be none or lmcache"
+    error = "kv_offloading must be none, native or lmcache"
     assert envelope == ErrorEnvelope(error, "invalid_value", "kv_offloading")
 
 
