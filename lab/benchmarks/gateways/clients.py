@@ -24,7 +24,7 @@ LATER: Final = (429, 503)
 BROKEN_OFF: Final = "broken off"
 """How the problem begins of a request that was under way."""
 
-_PATH: Final = "/v1/chat/completions"
+CHAT_PATH: Final = "/v1/chat/completions"
 
 
 class AnsweredChat(NamedTuple):
@@ -121,43 +121,53 @@ async def ask(
 
 
 async def _asked(session: aiohttp.ClientSession, body: bytes, start: float) -> AnsweredChat:
+    began = time.monotonic()
+
+    async def attempt() -> AnsweredChat:
+        headers = {"content-type": "application/json"}
+        async with session.post(CHAT_PATH, data=body, headers=headers) as answer:
+            answer.raise_for_status()
+            first = await answer.content.readany()
+            ttft_s = time.monotonic() - began
+            content = first + await answer.content.read()
+        usage = msgspec.json.decode(content)["usage"]
+        return answered_chat(began - start, ttft_s, usage)
+
+    return await until_answered(attempt, began - start, ANSWER_S)
+
+
+async def until_answered(
+    attempt: Callable[[], Awaitable[AnsweredChat]], at_s: float, wait_s: float
+) -> AnsweredChat:
+    """What comes of a request that is sent again as the module says, so long at the most."""
     began, refused = time.monotonic(), 0
-    headers = {"content-type": "application/json"}
 
     def failed(problem: str) -> AnsweredChat:
-        return AnsweredChat(began - start, 0.0, problem=problem, refused=refused)
+        return AnsweredChat(at_s, 0.0, problem=problem, refused=refused)
 
     while True:
         pause_s = AGAIN_S
         try:
-            async with session.post(_PATH, data=body, headers=headers) as answer:
-                first = await answer.content.readany()
-                ttft_s = time.monotonic() - began
-                content = first + await answer.content.read()
-            if answer.status == 200:
-                break
-            problem = f"{answer.status} {content[:200].decode(errors='replace')}"
-            if answer.status not in LATER:
-                return failed(problem)
-            pause_s = float(answer.headers.get("retry-after", LATER_S))
+            return (await attempt())._replace(refused=refused)
         except aiohttp.ClientConnectorError:
             problem = "nobody is there"
+        except aiohttp.ClientResponseError as error:
+            problem = f"{error.status} {error.message}"
+            if error.status not in LATER:
+                return failed(problem)
+            after = error.headers.get("retry-after") if error.headers else None
+            pause_s = float(after) if after else LATER_S
         except (aiohttp.ClientError, TimeoutError) as error:
             return failed(f"{BROKEN_OFF}: {type(error).__name__}: {error}")
-        if time.monotonic() + pause_s > began + ANSWER_S:
+        if time.monotonic() + pause_s > began + wait_s:
             return failed(problem)
         refused += 1
         await asyncio.sleep(pause_s)
-    usage = _usage(content, answer.content_type)
+
+
+def answered_chat(at_s: float, ttft_s: float, usage: dict[str, Any]) -> AnsweredChat:
+    """Of an answer that has said what it took; one that has not was broken off."""
+    if not usage:
+        return AnsweredChat(at_s, 0.0, problem=f"{BROKEN_OFF}: the answer has no end")
     details = usage.get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens") or 0
-    return AnsweredChat(began - start, ttft_s, usage["prompt_tokens"], cached, refused=refused)
-
-
-def _usage(content: bytes, kind: str) -> dict[str, Any]:
-    """Of an answer, whole or as a stream."""
-    if kind == "text/event-stream":
-        events = [one for one in content.split(b"\n\n") if b'"usage":{' in one]
-        content = events[-1].removeprefix(b"data: ")
-    usage: dict[str, Any] = msgspec.json.decode(content)["usage"]
-    return usage
+    return AnsweredChat(at_s, ttft_s, usage["prompt_tokens"], details.get("cached_tokens") or 0)

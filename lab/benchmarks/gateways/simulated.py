@@ -41,11 +41,14 @@ from lab.benchmarks.routing.outcomes import LATE_S
 from lab.benchmarks.sizes import SEED, KernelName, Sizes
 from lab.engines import words
 
+RIVALS: Final = (KvAware.name, ShepherdGateway.name)
+"""Those that follow the engines' events, too."""
+
 INTERRUPTED: Final = 3
 """Runs with an interruption have the conversations of others by so much."""
 
 
-class _Run(NamedTuple):
+class RouterRun(NamedTuple):
     """Of one router.
 
     Attributes:
@@ -59,7 +62,7 @@ class _Run(NamedTuple):
     engines_cpu_s: float
 
 
-class _Contest:
+class Contest:
     """The routers that are installed, and what they need."""
 
     def __init__(self, kernel: KernelName, folder: Path) -> None:
@@ -87,13 +90,13 @@ class _Contest:
         kind = next(one for one in (RoundRobin, KvAware, ShepherdGateway) if one.name == name)
         return kind(*common, self._installed)
 
-    def run(self, name: str, chats: Sequence[Chat]) -> _Run:
+    def run(self, name: str, chats: Sequence[Chat]) -> RouterRun:
         """All chats by one of them."""
         with self.engines(name) as engines, self.router(name, engines) as router:
             cpu_s, engines_cpu_s = router.cpu_s(), engines.cpu_s()
             answered = asyncio.run(ask(router.url, chats))
             cpu_s, engines_cpu_s = router.cpu_s() - cpu_s, engines.cpu_s() - engines_cpu_s
-            return _Run(answered, engines.ttft_s(), cpu_s, engines_cpu_s)
+            return RouterRun(answered, engines.ttft_s(), cpu_s, engines_cpu_s)
 
     def without_engine(self, name: str, chats: Sequence[Chat]) -> AnsweredChats:
         """All chats; an engine is killed in the middle."""
@@ -121,14 +124,14 @@ class _Contest:
 def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="reprise-bench-") as folder:
-        contest = _Contest(kernel, Path(folder))
-        runs: dict[str, list[_Run]] = {name: [] for name in contest.names}
+        contest = Contest(kernel, Path(folder))
+        runs: dict[str, list[RouterRun]] = {name: [] for name in contest.names}
         for seed in range(sizes.runs):
             chats = chats_of(SEED + seed, sizes.conversations)
             for name in contest.names:
                 runs[name].append(contest.run(name, chats))
         figures = [figure for name, of_name in runs.items() for figure in _figures(name, of_name)]
-        figures += _compared(figures, [one for one in contest.names if one in _RIVALS])
+        figures += _compared(figures, [one for one in contest.names if one in RIVALS])
         chats = chats_of(SEED, max(sizes.conversations // INTERRUPTED, 8))
         for name in contest.names:
             figures += _interrupted(name, contest.without_engine(name, chats))
@@ -136,10 +139,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
     return figures
 
 
-_RIVALS: Final = (KvAware.name, ShepherdGateway.name)
-
-
-def _figures(name: str, runs: Sequence[_Run]) -> list[Figure]:
+def _figures(name: str, runs: Sequence[RouterRun]) -> list[Figure]:
     """A run of each is a seed."""
     answered = [one.answered for one in runs]
     sent = [len(one.chats) for one in answered]

@@ -14,12 +14,11 @@ from typing import Any, Final, NamedTuple
 import aiohttp
 
 from lab.benchmarks.gateways.clients import (
-    AGAIN_S,
-    BROKEN_OFF,
-    LATER,
-    LATER_S,
+    CHAT_PATH,
     AnsweredChat,
     AnsweredChats,
+    answered_chat,
+    until_answered,
 )
 
 TALK_S: Final = 120.0  # until an answer is whole
@@ -97,56 +96,23 @@ class Talking:
             "stream": True,
             "stream_options": {"include_usage": True},
         }
-        began, refused = time.monotonic(), 0
-        while True:
-            pause_s = AGAIN_S
-            try:
-                found, text = await self._asked(session, body, began)
-            except aiohttp.ClientConnectorError:
-                found, text = self._failed(began, "nobody is there"), ""
-            except aiohttp.ClientResponseError as error:
-                found, text = self._failed(began, f"{error.status}"), ""
-                if error.status not in LATER:
-                    break
-                after = error.headers.get("retry-after") if error.headers else None
-                pause_s = float(after) if after else LATER_S
-            except (aiohttp.ClientError, TimeoutError) as error:
-                found, text = self._failed(began, f"{BROKEN_OFF}: {error}"), ""
-                break
-            else:
-                break
-            if time.monotonic() + pause_s > began + TALK_S:
-                break
-            refused += 1
-            await asyncio.sleep(pause_s)
-        self._found.append(found._replace(refused=refused))
+        began, text = time.monotonic(), ""
+
+        async def attempt() -> AnsweredChat:
+            nonlocal text
+            ttft_s, text = 0.0, ""
+            usage: dict[str, Any] = {}
+            async with session.post(CHAT_PATH, json=body) as answer:
+                answer.raise_for_status()
+                async for line in answer.content:
+                    if not line.startswith(b"data: {"):
+                        continue
+                    event = json.loads(line[6:])
+                    ttft_s = ttft_s or time.monotonic() - began
+                    usage = event.get("usage") or usage
+                    for choice in event.get("choices", ()):
+                        text += choice["delta"].get("content") or ""
+            return answered_chat(began - self._start, ttft_s, usage)
+
+        self._found.append(await until_answered(attempt, began - self._start, TALK_S))
         return text
-
-    async def _asked(
-        self, session: aiohttp.ClientSession, body: dict[str, Any], began: float
-    ) -> tuple[AnsweredChat, str]:
-        ttft_s, text = 0.0, ""
-        usage: dict[str, Any] = {}
-        async with session.post("/v1/chat/completions", json=body) as answer:
-            answer.raise_for_status()
-            async for line in answer.content:
-                if not line.startswith(b"data: {"):
-                    continue
-                event = json.loads(line[6:])
-                ttft_s = ttft_s or time.monotonic() - began
-                usage = event.get("usage") or usage
-                for choice in event.get("choices", ()):
-                    text += choice["delta"].get("content") or ""
-        if not usage:
-            return self._failed(began, f"{BROKEN_OFF}: the answer has no end"), text
-        details = usage.get("prompt_tokens_details") or {}
-        found = AnsweredChat(
-            began - self._start,
-            ttft_s,
-            usage.get("prompt_tokens", 0),
-            details.get("cached_tokens") or 0,
-        )
-        return found, text
-
-    def _failed(self, began: float, problem: str) -> AnsweredChat:
-        return AnsweredChat(began - self._start, 0.0, problem=problem)

@@ -1,11 +1,22 @@
 """The chats of the routers' benchmark, and the figures that are made of what came of them."""
 
+import asyncio
 from itertools import pairwise
+from typing import Any
+
+import aiohttp
+import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
 
 from lab.benchmarks.embedded.conversations import TURNS
 from lab.benchmarks.gateways.chats import chats_of
-from lab.benchmarks.gateways.clients import BROKEN_OFF, AnsweredChat, AnsweredChats
-from lab.benchmarks.gateways.simulated import _compared, _figures, _restarted, _Run
+from lab.benchmarks.gateways.clients import (
+    BROKEN_OFF,
+    AnsweredChat,
+    AnsweredChats,
+    until_answered,
+)
+from lab.benchmarks.gateways.simulated import RouterRun, _compared, _figures, _restarted
 from lab.engines import words
 
 
@@ -28,10 +39,10 @@ def test_each_turn_has_the_answer_to_the_one_before_it() -> None:
             assert list(answer) == words.answer_of(prompt, len(answer))
 
 
-def _run(ttfts: list[float], cached: int, failed: int = 0) -> _Run:
+def _run(ttfts: list[float], cached: int, failed: int = 0) -> RouterRun:
     chats = [AnsweredChat(0.0, ttft, 100, cached) for ttft in ttfts]
     chats += [AnsweredChat(0.0, 0.0, problem="500")] * failed
-    return _Run(AnsweredChats(chats, 0.0), ttfts, 1.0, 2.0)
+    return RouterRun(AnsweredChats(chats, 0.0), ttfts, 1.0, 2.0)
 
 
 def test_gateway_is_compared_with_the_best_other_of_each_seed() -> None:
@@ -65,3 +76,37 @@ def test_what_was_under_way_when_the_router_was_killed_is_told_from_what_was_not
         "R, the router is killed: cached before it": 50.0,
         "R, the router is killed: cached after it": 85.0,
     }
+
+
+def _refusal(status: int, **headers: str) -> aiohttp.ClientResponseError:
+    told = CIMultiDictProxy(CIMultiDict(headers))
+    nothing: Any = None
+    return aiohttp.ClientResponseError(nothing, (), status=status, message="no", headers=told)
+
+
+NOBODY = aiohttp.ClientConnectorError(None, OSError())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("errors", "problem", "refused"),
+    [
+        ([NOBODY, _refusal(503, **{"retry-after": "0.01"})], "", 2),
+        ([_refusal(429, **{"retry-after": "9"})], "429 no", 0),
+        ([NOBODY, _refusal(500)], "500 no", 1),
+        ([aiohttp.ServerDisconnectedError()], f"{BROKEN_OFF}: ServerDisconnected", 0),
+    ],
+)
+def test_clients_send_again_what_openais_client_does(
+    errors: list[Exception], problem: str, refused: int
+) -> None:
+    left = list(errors)
+
+    async def attempt() -> AnsweredChat:
+        if left:
+            raise left.pop(0)
+        return AnsweredChat(1.0, 0.5)
+
+    found = asyncio.run(until_answered(attempt, 1.0, 5.0))
+    assert found.problem.startswith(problem)
+    assert bool(found.problem) == bool(problem)
+    assert found.refused == refused
