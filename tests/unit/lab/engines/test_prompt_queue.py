@@ -9,7 +9,7 @@ from lab.engines.prompt_queue import PromptQueue
 from lab.engines.wire import BlockStored
 from routing.costs import Costs
 
-COSTS = Costs(fixed_s=0.01, prefill_tokens_per_s=10_000.0, token_squared_s=0.0)
+COSTS = Costs(fixed_s=0.2, prefill_tokens_per_s=1_000.0, token_squared_s=0.0)
 
 
 def test_prompts_wait_for_each_other_and_find_what_was_computed_before() -> None:
@@ -21,8 +21,8 @@ def test_prompts_wait_for_each_other_and_find_what_was_computed_before() -> None
         assert queue.waiting == 2
         first, second = await asyncio.gather(*asked)
         assert (first.cached_tokens, second.cached_tokens) == (0, 0)
-        assert first.ttft_s == pytest.approx(0.02, abs=0.005)
-        assert second.ttft_s == pytest.approx(0.04, abs=0.005), "it has waited for the first"
+        assert first.ttft_s == pytest.approx(0.3, abs=0.001)
+        assert second.ttft_s == pytest.approx(0.6, abs=0.15), "it has waited for the first"
         [stored] = first.events
         assert isinstance(stored, BlockStored)
         assert len(stored.block_hashes) == 8, "of prompt and answer"
