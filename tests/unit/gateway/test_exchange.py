@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
@@ -390,5 +391,31 @@ def test_decision_is_named_and_what_came_of_it_is_known() -> None:
         assert recent.decision.prompt_tokens == 100
         [outcome] = recent.outcomes
         assert (outcome.event.value, outcome.cached_tokens) == ("completed", 64)
+
+    run(scenario)
+
+
+def test_request_waits_while_a_service_that_was_started_reads_its_log() -> None:
+    async def scenario(found: World) -> None:
+        found.table.ready = False
+        asked = asyncio.ensure_future(found.client.post(PROMPT))
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        await found.add("a")
+        assert (await asked).status == 200, "the engine is known, if not what it holds"
+        assert (await found.client.post(PROMPT)).status == 200
+
+    run(scenario)
+
+
+def test_request_waits_no_longer_for_a_start_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GATEWAY_START_S", 0.1)
+
+    async def scenario(found: World) -> None:
+        found.table.ready = False
+        async with asyncio.timeout(3):
+            answer = await found.client.post(PROMPT)
+        assert (answer.status, answer.document["error"]["code"]) == (503, "no_engine")
+        assert answer.header("retry-after") == "1"
 
     run(scenario)
