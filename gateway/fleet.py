@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from bridge.engine_http.address import read_base_url
 from bridge.sockets.allowed_engines import ALLOWED
+from gateway.bounds import GATEWAY_START_LOOK_S, GATEWAY_START_S
 from gateway.names import EngineNames
 from query_api.ports import View
 from schemas.clock import REAL_CLOCK, Clock
@@ -114,6 +115,15 @@ class Fleet:
             self._current(FLEET_LOOKED_S)
             self._found[key] = self._models.get(key) or self._named(tenant_id, name)
         return self._found[key]
+
+    async def wait_started(self) -> None:
+        """Returns once it is known who is registered: not at once while a service that was started
+        reads its log, and never later than the bound.
+        """
+        end = self._clock.monotonic() + GATEWAY_START_S
+        while not (self._view.ready or self._models) and self._clock.monotonic() < end:
+            await asyncio.sleep(GATEWAY_START_LOOK_S)
+            self._current(0.0)
 
     def models(self, tenants: frozenset[str] | None = None) -> list[ServedModel]:
         """All models, sorted; those of these tenants."""

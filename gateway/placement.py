@@ -166,7 +166,7 @@ class Placer:
         decision = routed.decision
         if decision.refused is not Refusal.NO:
             self._check_refused(routed, placed)
-            return self._count(self._by_load(placed, decision.refused.value))
+            return self._count(self._by_load(placed, decision.refused.value, decision))
         placed.decision = decision
         target = _target(placed.model, decision, decision.chosen)
         prefill = None
@@ -269,14 +269,27 @@ class Placer:
             phase=Phase.PAIR if model.has_pairs and request.can_be_a_pair else Phase.COMBINED,
         )
 
-    def _by_load(self, placed: PlacedRequest, why: str) -> Placement:
-        """The one with the fewest requests of this gateway; they take turns where several have."""
+    def _by_load(
+        self, placed: PlacedRequest, why: str, decision: Decision | None = None
+    ) -> Placement:
+        """The one with the fewest requests of this gateway; they take turns where several have.
+
+        Where a decision left all out, as it does while no link leads to any after a start, what it
+        found in their caches counts, too: an engine's requests are taken to be like this one.
+        """
         best = min(_ORDER.index(one.role) for one in placed.left)
         able = [one for one in placed.left if _ORDER.index(one.role) == best]
         self._turn += 1
         under_way = self._fleet.under_way
         start = self._turn % len(able)
-        target = min(able[start:] + able[:start], key=lambda one: under_way[one.place])
+        size = max(placed.tokens.size, 1)
+        found = () if decision is None else decision.candidates
+        to_compute = {(one.instance_id, one.dp_rank): max(size - one.cached, 1) for one in found}
+
+        def work(one: EngineTarget) -> int:
+            return (1 + under_way[one.place]) * to_compute.get(one.key, size)
+
+        target = min(able[start:] + able[:start], key=work)
         return Placement(target, by_load=why)
 
     def fallbacks(self, placed: PlacedRequest, placement: Placement) -> list[EngineTarget]:

@@ -57,7 +57,7 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r"^make run$", "builds an environment: tests/integration/test_demo.py runs the demo"),
     Elsewhere(r"^make kafka$", "the tests have a broker of their own"),
-    Elsewhere(r"^make (bench|peers|faults)\b", MINUTES),
+    Elsewhere(r"^make (bench|peers|faults|real)\b", MINUTES),
     Elsewhere(r"^\.venv/bin/python -m lab\.benchmarks\.scaling\.fleet ", MINUTES),
     Elsewhere(r"^python -m lab.benchmarks --only ", MINUTES),
     Elsewhere(

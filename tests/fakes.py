@@ -95,6 +95,7 @@ class FakeTable:
         self.segments: dict[SegmentKey, SegmentState] = {}
         self.now = 1000.0
         self.failure: Exception | None = None
+        self.connected = True
         self._sequence = 0
 
     @property
@@ -161,7 +162,9 @@ class FakeTable:
 
     def _service(self, known: Registration) -> ServiceView:
         state = self.states.get(known.publisher, PublisherState())
-        return ServiceView(known, state, True, self.standing(known.publisher), ("silent", 8.0))
+        return ServiceView(
+            known, state, self.connected, self.standing(known.publisher), ("silent", 8.0)
+        )
 
     async def register(self, registration: Registration, *, replace: bool = False) -> None:
         """See `PublisherRegistry`."""

@@ -52,7 +52,7 @@ TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million
 ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
 COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
 ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
-PROMPTS_WAITING_MAX: Final = 16  # prompts that wait for a thread, or have one; reason="busy"
+PROMPTS_WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"
 TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 MEDIA_AT_ONCE_MAX: Final = 8  # of these with images or the like, which an engine has to read

@@ -14,7 +14,7 @@ from typing import Final
 import click
 import msgspec
 
-from devtools import dynamo
+from devtools import dynamo, routers
 from devtools.kafka_jars import (
     BrokerUnavailableError,
     find_java,
@@ -41,11 +41,14 @@ BOTH_KERNELS: Final = ("ingest", "query", "memory", "recovery", "kernel")
 NEED_DYNAMO: Final = ("peers", "peers-memory")
 """Those that are nothing without it; others leave out its figures."""
 
+NEED_ROUTERS: Final = ("routers",)
+"""Those that are nothing without another router."""
+
 NEED_RUST: Final = ("cores",)
 
 MEASUREMENT_S: Final = 420.0
 DISTRIBUTED_S: Final = 1200.0
-LONG_S: Final = {"policies": 2400.0}
+LONG_S: Final = {"policies": 2400.0, "routers": 1500.0}
 """Of those that cannot be quicker: requests come in real time."""
 
 END_S: Final = 20.0
@@ -152,6 +155,13 @@ def _look_for_peers(report: BenchmarkReport) -> None:
         report.missing_peers[DYNAMO] = missing
     else:
         report.peers[DYNAMO] = f"{dynamo.PACKAGE} {dynamo.version()}"
+    installed = routers.routers()
+    for package in routers.PACKAGES:
+        missing = installed.missing(package)
+        if missing:
+            report.missing_peers[package] = missing
+        else:
+            report.peers[package] = f"{package} {installed.version(package)}"
 
 
 def _skipped(
@@ -166,6 +176,8 @@ def _skipped(
             skipped[name] = broker
         elif name in NEED_DYNAMO and DYNAMO in report.missing_peers:
             skipped[name] = report.missing_peers[DYNAMO]
+        elif name in NEED_ROUTERS and routers.routers().all_missing:
+            skipped[name] = routers.routers().all_missing
         elif name in NEED_RUST and "rust" not in kernels:
             skipped[name] = "it is a part of the Rust kernel, which is not built or not asked for"
     return skipped

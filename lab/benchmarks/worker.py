@@ -40,6 +40,7 @@ MODULES: Final = {
     "text": "index.text",
     "conversations": "embedded.conversations",
     "short-prompts": "embedded.short_prompts",
+    "routers": "gateways.simulated",
     "policies": "embedded.policies",
     "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",

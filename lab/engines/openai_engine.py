@@ -5,9 +5,13 @@ ends with the process that started it.
 
     POST /v1/chat/completions, /v1/completions, any other   an answer, whole or as a stream
     POST /tokenize       the bytes of the prompt's text are its tokens
+    POST /v1/chat/completions/render   the same, as vLLM answers
     GET  /v1/models, /version, /health, /metrics, /kv_event_sources   as vLLM answers
+    GET  /computed       with `--costs`: what became of each prompt
 
-With `--events` it has a block cache, publishes what it stores, and says what it found there.
+With `--events` it has a block cache, publishes what it stores, and says what it found there. With
+`--costs`, too, prompts take time, one after another; their tokens, and those of the answer, are
+words (`lab.engines.words`).
 """
 
 import argparse
@@ -15,15 +19,21 @@ import asyncio
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
 import httptools
+import msgspec
 
+from lab.engines import words
 from lab.engines.cache import CacheSizes, EngineCache
 from lab.engines.openai import prompt_tokens
+from lab.engines.prompt_queue import PromptQueue
 from lab.engines.publisher import Publisher, PublisherOptions
+from routing.costs import Costs
 
 BLOCK_SIZE: Final = 16
+GPU_BLOCKS: Final = 1 << 16
 OUTPUT_TOKENS: Final = 8
 PARENT_LOOK_S: Final = 1.0  # how often it is looked whether the parent is there
 _BACKLOG: Final = 1024
@@ -38,10 +48,23 @@ class OpenAiEngine:
         has_events: whether it has a cache.
         first_token_s: until its first token.
         token_s: from one token to the next.
+        gpu_blocks: of its cache.
+        costs: of prompts; None: they take no time beside `first_token_s`.
+
+    Attributes:
+        queue: of prompts that take time; None where they take none.
     """
 
     def __init__(
-        self, name: str, model: str, *, has_events: bool, first_token_s: float, token_s: float
+        self,
+        name: str,
+        model: str,
+        *,
+        has_events: bool,
+        first_token_s: float,
+        token_s: float,
+        gpu_blocks: int = GPU_BLOCKS,
+        costs: Costs | None = None,
     ) -> None:
         self.name = name
         self.model = model
@@ -50,8 +73,10 @@ class OpenAiEngine:
         self.started_at = time.time()
         self._publisher: Publisher | None = None
         if has_events:
-            self._cache = EngineCache(CacheSizes(BLOCK_SIZE, 1 << 16))
+            self._cache = EngineCache(CacheSizes(BLOCK_SIZE, gpu_blocks))
             self._publisher = Publisher(PublisherOptions())
+        self.gpu_blocks = gpu_blocks
+        self.queue = PromptQueue(CacheSizes(BLOCK_SIZE, gpu_blocks), costs) if costs else None
 
     def view(self, path: str) -> tuple[int, bytes]:
         """The answer to a GET."""
@@ -68,8 +93,10 @@ class OpenAiEngine:
                 labels = f'block_size="{BLOCK_SIZE}",enable_prefix_caching="True",engine="0"'
                 return 200, (
                     f"process_start_time_seconds {self.started_at!r}\n"
-                    f'vllm:cache_config_info{{{labels},num_gpu_blocks="65536"}} 1.0\n'
+                    f'vllm:cache_config_info{{{labels},num_gpu_blocks="{self.gpu_blocks}"}} 1.0\n'
                 ).encode()
+            case "/computed" if self.queue is not None:
+                return 200, json.dumps([one[:3] for one in self.queue.computed]).encode()
             case "/kv_event_sources":
                 return 200, json.dumps(self._sources()).encode()
         return 404, b"{}"
@@ -87,21 +114,42 @@ class OpenAiEngine:
             }
         }
 
-    def usage(self, request: dict[str, Any], output: int) -> dict[str, Any]:
-        """Computes the prompt."""
-        tokens = prompt_tokens(request)
+    def tokens(self, request: dict[str, Any]) -> Sequence[int]:
+        """Of a prompt."""
+        if self.queue is not None and "messages" in request:
+            return words.chat_tokens(request["messages"])
+        if self.queue is not None and isinstance(request.get("prompt"), str):
+            return words.word_tokens(request["prompt"])
+        return prompt_tokens(request)
+
+    async def answered(self, request: dict[str, Any], output: int) -> tuple[str, dict[str, Any]]:
+        """Computes the prompt: the answer's text, and its usage."""
+        tokens = self.tokens(request)
+        if self.queue is None:
+            return "w " * output, self._usage(tokens, output)
+        answer = words.answer_of(tokens, output)
+        computed = await self.queue.compute(tokens, answer)
+        if self._publisher is not None and computed.events:
+            self._publisher.publish(computed.events)
+        return words.text_of(answer), _usage_of(len(tokens), output, computed.cached_tokens)
+
+    def _usage(self, tokens: Sequence[int], output: int) -> dict[str, Any]:
         cached = 0
         if self._publisher is not None:
             run = self._cache.run(tokens)
             cached = run.cached_tokens
             if run.events:
                 self._publisher.publish(run.events)
-        return {
-            "prompt_tokens": len(tokens),
-            "completion_tokens": output,
-            "total_tokens": len(tokens) + output,
-            "prompt_tokens_details": {"cached_tokens": cached},
-        }
+        return _usage_of(len(tokens), output, cached)
+
+
+def _usage_of(prompt: int, output: int, cached: int) -> dict[str, Any]:
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 class _Connection(asyncio.Protocol):
@@ -137,9 +185,12 @@ class _Connection(asyncio.Protocol):
         if self._parser.get_method() == b"GET":
             self._write(*self._engine.view(path))
         elif path == "/tokenize":
-            tokens = list(prompt_tokens(json.loads(body)))
+            tokens = list(self._engine.tokens(json.loads(body)))
             said = {"count": len(tokens), "max_model_len": 1 << 17, "tokens": tokens}
             self._write(200, json.dumps(said).encode())
+        elif path == "/v1/chat/completions/render":
+            rendered = list(self._engine.tokens(json.loads(body)))
+            self._write(200, json.dumps({"token_ids": rendered}).encode())
         else:
             self._answering = asyncio.ensure_future(self._answer(json.loads(body)))
 
@@ -151,13 +202,17 @@ class _Connection(asyncio.Protocol):
     async def _answer(self, request: dict[str, Any]) -> None:
         engine = self._engine
         output = min(int(request.get("max_tokens") or OUTPUT_TOKENS), 4096)
-        usage = engine.usage(request, output)
+        text, usage = await engine.answered(request, output)
         if engine.first_token_s:
             await asyncio.sleep(engine.first_token_s)
         if not request.get("stream"):
             if engine.token_s:
                 await asyncio.sleep(engine.token_s * output)
-            choice = {"index": 0, "message": {"role": "assistant", "content": "w " * output}}
+            choice = {
+                "index": 0,
+                "message": {"role": "assistant", "content": text},
+                "finish_reason": "length",
+            }
             document: dict[str, Any] = {
                 "id": "x",
                 "engine": engine.name,
@@ -207,6 +262,8 @@ def main() -> None:
     parser.add_argument("--events", action="store_true")
     parser.add_argument("--first-token-s", type=float, default=0.0)
     parser.add_argument("--token-s", type=float, default=0.0)
+    parser.add_argument("--gpu-blocks", type=int, default=GPU_BLOCKS)
+    parser.add_argument("--costs", default="", help="routing.costs.Costs, as JSON")
     given = parser.parse_args()
     engine = OpenAiEngine(
         given.name,
@@ -214,6 +271,8 @@ def main() -> None:
         has_events=given.events,
         first_token_s=given.first_token_s,
         token_s=given.token_s,
+        gpu_blocks=given.gpu_blocks,
+        costs=msgspec.json.decode(given.costs, type=Costs) if given.costs else None,
     )
     asyncio.run(_serve(engine, given.port))
 

@@ -468,6 +468,43 @@ def _conversations() -> list[Aim]:
     ]
 
 
+def _routers() -> list[Aim]:
+    """The gateway beside the best of vLLM's router and SMG, of the same chats."""
+    bounds: tuple[tuple[str, float | None, float | None], ...] = (
+        ("cached", 0.99, None),
+        ("TTFT, mean", None, 1.0),
+        ("TTFT, p99", None, 1.0),
+        ("TTFT at the engine, mean", None, 1.0),
+        ("TTFT at the engine, p99", None, 1.0),
+    )
+    beside = [
+        Aim(
+            what=f"the gateway before four engines: {what}, times the best other's",
+            figure=FigureOf("routers", f"Reprise: {what}, times the best other"),
+            at_least=least,
+            at_most=most,
+            ours=FigureOf("routers", f"Reprise: {what}"),
+        )
+        for what, least, most in bounds
+    ]
+    failed = [
+        Aim(
+            what=f"the gateway: requests that failed{when}",
+            figure=FigureOf("routers", f"Reprise{figure}"),
+            at_most=0.0,
+        )
+        for when, figure in (
+            ("", ": failed"),
+            (", an engine is killed", ", an engine is killed: failed"),
+            (
+                ", the gateway is killed, and they were not under way",
+                ", the router is killed: failed that were not under way",
+            ),
+        )
+    ]
+    return [*beside, *failed]
+
+
 def _audit() -> list[Aim]:
     return [
         Aim(
@@ -509,6 +546,7 @@ AIMS: Final = (
     *_tracing(),
     *_text(),
     *_conversations(),
+    *_routers(),
     *_policies(),
     *_past(),
 )

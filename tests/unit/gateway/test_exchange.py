@@ -6,6 +6,7 @@ import socket
 import pytest
 
 from bridge.engine_http.keys import ENGINE_KEYS, EngineKey
+from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
@@ -412,3 +413,29 @@ def test_engine_gets_its_own_key_in_place_of_the_clients() -> None:
         run(scenario)
     finally:
         ENGINE_KEYS.use(())
+
+
+def test_request_waits_while_a_service_that_was_started_reads_its_log() -> None:
+    async def scenario(found: World) -> None:
+        found.table.ready = False
+        asked = asyncio.ensure_future(found.client.post(PROMPT))
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        await found.add("a")
+        assert (await asked).status == 200, "the engine is known, if not what it holds"
+        assert (await found.client.post(PROMPT)).status == 200
+
+    run(scenario)
+
+
+def test_request_waits_no_longer_for_a_start_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "GATEWAY_START_S", 0.1)
+
+    async def scenario(found: World) -> None:
+        found.table.ready = False
+        async with asyncio.timeout(3):
+            answer = await found.client.post(PROMPT)
+        assert (answer.status, answer.document["error"]["code"]) == (503, "no_engine")
+        assert answer.header("retry-after") == "1"
+
+    run(scenario)

@@ -16,7 +16,7 @@ from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Registration
 from schemas.routing_records import Refusal
-from tests.fakes import FakeTable
+from tests.fakes import FakeTable, registration
 from tests.gateway import World
 from tests.unit.gateway.test_exchange import PROMPT, run
 from tests.unit.gateway.test_pairs import LONG, pair
@@ -61,6 +61,29 @@ def test_requests_of_the_gateway_can_be_told_in_the_log() -> None:
         assert (await found.client.post(PROMPT)).status == 200
         [last] = found.router.live.recent(1, lambda tenant: True)
         assert last.decision.request_id.startswith(ASKED_BY)
+
+    run(scenario)
+
+
+def test_engines_that_no_link_leads_to_yet_are_chosen_by_what_they_hold() -> None:
+    async def scenario(found: World) -> None:
+        urls = {name: (await found.add(name)).url for name in ("a", "b", "c")}
+        found.table.registrations.clear()
+        publishers = {
+            name: found.table.add(registration(name, block_size=16, http_endpoint=url))
+            for name, url in urls.items()
+        }
+        found.table.connected = False
+        found.table.store(publishers["b"], range(64), hashes=range(4), block_size=16)
+        body = {"model": "m", "prompt": list(range(70)), "max_tokens": 1}
+        for _ in range(4):
+            answer = await found.client.post(body, path="/v1/completions")
+            assert (answer.status, answer.header("reprise-by-load")) == (200, "no_candidate")
+        assert found.seen() == {"a": 0, "b": 4, "c": 0}
+        other = {"model": "m", "prompt": list(range(100, 170)), "max_tokens": 1}
+        for _ in range(3):
+            await found.client.post(other, path="/v1/completions")
+        assert found.seen() == {"a": 1, "b": 5, "c": 1}, "in turn"
 
     run(scenario)
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from devtools import routers
 from lab.benchmarks import __main__ as run
 from lab.benchmarks.report.aims import AIMS, DYNAMO
 from lab.benchmarks.report.document import BenchmarkReport, Result
@@ -29,6 +30,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
     monkeypatch.setattr(run, "run_worker", worker)
     monkeypatch.setattr(run, "missing_dynamo", lambda: "no such package")
+    monkeypatch.setenv(routers.VARIABLE, "/nowhere")
     monkeypatch.setattr(run, "_missing_broker", lambda: "no broker")
     monkeypatch.setattr(run, "native_available", lambda: True)
     return made
@@ -55,7 +57,9 @@ def test_a_measurement_that_fails_does_not_end_the_others(
 def test_what_cannot_be_measured_is_named_with_the_reason(asked: list[tuple[str, str]]) -> None:
     said = invoke("--quick")
     made = {name for name, _ in asked}
-    assert made == MODULES.keys() - set(run.DISTRIBUTED) - set(run.NEED_DYNAMO)
+    left_out = (*run.DISTRIBUTED, *run.NEED_DYNAMO, *run.NEED_ROUTERS)
+    assert made == MODULES.keys() - set(left_out)
+    assert "== routers: skipped. no vllm-router in /nowhere" in said.output
     assert "== peers: skipped. no such package" in said.output
     assert "== latency: skipped. no broker" in said.output
     assert f"peer {DYNAMO}: left out, no such package" in said.output
