@@ -191,7 +191,8 @@ class Enrollment:
             if facts.models:
                 found.append(_Answered(kind, facts))
         if not found:
-            raise refused or NoEngineError("it names no model in /v1/models or /server_info")
+            text = "it names no model in /v1/models or /server_info"
+            raise refused or NoEngineError(f"{text}; where it wants a key, engines.keys names that")
         return max(found, key=lambda one: (bool(one.facts.block_size), bool(one.facts.publishes)))
 
     def _note(self, enrolled: Enrolled) -> None:

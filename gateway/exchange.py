@@ -18,6 +18,8 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 
+from bridge.engine_http.address import read_base_url
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.supervision import cancel as cancel_all
 from gateway.bounds import (
     GATEWAY_BROKEN_MAX,
@@ -320,6 +322,10 @@ class Exchange:
     ) -> bytes:
         request = self._request
         headers = [*request.headers, ("Accept-Encoding", "identity")]
+        key = ENGINE_KEYS.of(read_base_url(target.base_url))
+        if key:  # the client's own is none of the engine's
+            headers = [one for one in headers if one[0] != "authorization"]
+            headers.append(("Authorization", key))
         if target.has_ranks:
             headers.append(("X-data-parallel-rank", str(target.key[1])))
         path = request.path

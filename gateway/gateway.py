@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from bridge.engine_http.engine import EngineHttp
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.supervision import cancel
 from gateway.catalog import Catalog
 from gateway.endpoint import GatewayEndpoint
@@ -71,6 +72,7 @@ class Gateway:
         self.held = HeldBytes()
         self.placer = Placer(view, router, self.fleet, settings.affinity)
         self.prompts = Prompts(tokenizer)
+        ENGINE_KEYS.name(settings.engines)
         self.enrollment = Enrollment(settings.engines, view, registry, EngineHttp())
         self._upstream = Upstream() if upstream is None else upstream
         parts = ExchangeParts(self.placer, self.prompts, self.fleet, self._upstream, self.held)

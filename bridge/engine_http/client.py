@@ -20,6 +20,7 @@ import httptools
 
 from bridge.engine_http.address import BaseUrl, read_base_url
 from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.sockets.allowed_engines import ALLOWED
 from bridge.sockets.endpoints import names_host, split_endpoint
 from bridge.sockets.lookup import LOOKUPS
@@ -88,6 +89,9 @@ class _Question(NamedTuple):
             "Connection": connection,
             **self.headers,
         }
+        key = ENGINE_KEYS.of(url) if self.is_engine else ""
+        if key:
+            headers["Authorization"] = key
         if self.content is not None:
             headers["Content-Length"] = str(len(self.content))
         lines = [f"{method} {url.path}{self.path} HTTP/1.1"]

@@ -1,4 +1,4 @@
-"""The option of the commands that connect to engines: to which."""
+"""The options of the commands that connect to engines: to which, and with which keys."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
+from bridge.engine_http.keys import ENGINE_KEYS, read_engine_keys
 from bridge.sockets.allowed_engines import ALLOWED
 from console.settings import setting
 from schemas.errors import ConfigurationError
@@ -14,18 +15,30 @@ R = TypeVar("R")
 
 
 def engine_options(command: Callable[..., R]) -> Callable[..., R]:
-    """The key `engines.allow`; what it says holds for the process."""
+    """The keys `engines.allow` and `engines.keys`; what they say holds for the process."""
 
     @wraps(command)
-    def run(*args: Any, allow_engines: tuple[str, ...], **options: Any) -> R:
+    def run(
+        *args: Any, allow_engines: tuple[str, ...], engine_keys: str | None, **options: Any
+    ) -> R:
         patterns = [one for text in allow_engines for one in text.replace(",", " ").split()]
         try:
             ALLOWED.allow(patterns)
+            ENGINE_KEYS.use(read_engine_keys(engine_keys) if engine_keys else ())
         except ConfigurationError as error:
             raise click.ClickException(str(error)) from error
         return command(*args, **options)
 
-    return setting(
+    keys = setting(
+        "--engine-keys",
+        key="engines.keys",
+        is_seldom_set=True,
+        metavar="FILE",
+        envvar="REPRISE_ENGINE_KEYS",
+        help="API keys of engines: a file, or env:NAME for a variable, with ADDRESS KEY in each"
+        " line; a key alone is for the engines of --engine.",
+    )
+    allow = setting(
         "--allow-engines",
         key="engines.allow",
         is_seldom_set=True,
@@ -34,4 +47,5 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
         envvar="REPRISE_ALLOW_ENGINES",
         help="Connect to engines there alone: networks (10.0.0.0/8) and names (*.engines.svc), with"
         " commas between.  [default: this machine and private networks]",
-    )(run)
+    )
+    return allow(keys(run))

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from bridge.engine_http.keys import ENGINE_KEYS, EngineKey
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
@@ -393,3 +394,21 @@ def test_decision_is_named_and_what_came_of_it_is_known() -> None:
         assert (outcome.event.value, outcome.cached_tokens) == ("completed", 64)
 
     run(scenario)
+
+
+def test_engine_gets_its_own_key_in_place_of_the_clients() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        other = await found.add("b", model="other")
+        ENGINE_KEYS.use([EngineKey(engine.url.removeprefix("http://"), "own")])
+        headers = {"authorization": "Bearer client"}
+        for model in ("m", "other"):
+            await found.client.post({"model": model, "messages": []}, headers=headers)
+        await found.client.post({"model": "m", "messages": []})
+        told = [one.headers["authorization"] for one in (*engine.seen, *other.seen)]
+        assert told == ["Bearer own", "Bearer own", "Bearer client"]
+
+    try:
+        run(scenario)
+    finally:
+        ENGINE_KEYS.use(())
