@@ -10,12 +10,12 @@ import click
 
 from console.interruption import Commands
 from reprise import __version__
-from reprise.rooms import LAB, MissingRoomError, need
+from reprise.rooms import GATEWAY, LAB, MissingRoomError, need
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _OWN: Final = (
-    *("up", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
+    *("up", "gateway", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
     *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
     *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
 )
@@ -36,13 +36,17 @@ _REPLACED: Final = {
 }
 """Commands that showed one document, and what shows it now."""
 
-_OF_THE_LAB: Final = frozenset({"simulate", "miss-ratio", "export"})
+_ROOMS: Final = {
+    **dict.fromkeys(("simulate", "miss-ratio", "export"), LAB),
+    "gateway": GATEWAY,
+}
+"""The room that a command needs, of those that can be left out."""
 
 
 def _check_room(name: str) -> None:
-    if name in _OF_THE_LAB:
+    if name in _ROOMS:
         try:
-            need(LAB, f"reprise {name}")
+            need(_ROOMS[name], f"reprise {name}")
         except MissingRoomError as error:
             raise click.ClickException(str(error)) from error
 
@@ -61,6 +65,7 @@ def main() -> None:
     \b
     reprise up --demo                  try it: four simulated engines and a router
     reprise up --data DIR              run all of it in one process; POST /register adds engines
+    reprise gateway --engine URL       the same, and answer OpenAI's API in front of engines
     reprise bridge --kafka HOST:PORT   append the engines' events to Kafka
     reprise streams --kafka HOST:PORT  fold the events in Kafka into tables
     reprise serve --kafka HOST:PORT    answer queries from the tables in Kafka

@@ -102,6 +102,12 @@ def test_what_needs_the_lab_says_so_in_one_line(
     )
 
 
+def test_the_gateway_says_that_it_is_left_out() -> None:
+    result = said(GATEWAY, "gateway", "--engine", "http://127.0.0.1:1")
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: Expected the package gateway for `reprise gateway`,")
+
+
 def _status(url: str) -> int:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
