@@ -37,6 +37,10 @@ EVERYTHING: Final = (
     "discover.enabled=true",
     "inferencePool.enabled=true",
     "inferencePool.matchLabels.app=vllm",
+    "gateway.enabled=true",
+    "gateway.engines={http://a:8000,http://b:8000}",
+    "gateway.type=LoadBalancer",
+    "engineKeysSecret=vllm",
     "allowEngines=10.0.0.0/8",
     "storageClass=fast",
     "tracing.endpoint=http://collector:4318",
@@ -60,6 +64,7 @@ COMBINATIONS: Final = {
         "service.type=LoadBalancer",
     ),
     "with a pool": ("inferencePool.enabled=true", "inferencePool.matchLabels.app=vllm"),
+    "with a gateway": ("gateway.enabled=true", "engineKeysSecret=vllm"),
     "distributed": ("mode=distributed", "kafka.bootstrap=kafka:9092"),
     "everything": EVERYTHING,
     "nothing more": ("networkPolicy.enabled=false", "podDisruptionBudget.enabled=false"),
@@ -279,7 +284,7 @@ def test_each_service_and_policy_selects_pods_that_there_are() -> None:
         for one in made
         if one["kind"] == "PodDisruptionBudget"
     ]
-    assert len(selectors) == 10
+    assert len(selectors) == 11
     for selector in selectors:
         assert sum(1 for labels in pods if selector.items() <= labels.items()) == 1, selector
 
@@ -313,6 +318,55 @@ def test_pool_names_a_picker_that_its_pods_are(mode: tuple[str, ...]) -> None:
         rule for rules in policies for rule in rules if rule["ports"] == [{"port": "ext-proc"}]
     ]
     assert [rule["from"] for rule in allowed] == [[{"podSelector": {}}]]
+
+
+@pytest.mark.parametrize("mode", [(), EVERYTHING], ids=["embedded", "distributed"])
+def test_gateway_answers_where_its_service_leads(mode: tuple[str, ...]) -> None:
+    engines = "gateway.engines={http://a:8000,http://b:8000}"
+    made = documents(*mode, "gateway.enabled=true", "gateway.port=80", engines)
+    (service,) = [one for one in made if one["metadata"]["name"] == "reprise-gateway"]
+    (port,) = service["spec"]["ports"]
+    assert port["port"] == 80
+    (container,) = [
+        found
+        for one in made
+        if one["kind"] == "StatefulSet"
+        and service["spec"]["selector"].items()
+        <= one["spec"]["template"]["metadata"]["labels"].items()
+        for found in one["spec"]["template"]["spec"]["containers"]
+    ]
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told["REPRISE_GATEWAY"] == f"0.0.0.0:{ports[port['targetPort']]}"
+    assert told["REPRISE_ENGINES"] == "http://a:8000,http://b:8000"
+    policies = [one["spec"]["ingress"] for one in made if one["kind"] == "NetworkPolicy"]
+    allowed = [
+        rule for rules in policies for rule in rules if rule["ports"] == [{"port": "gateway"}]
+    ]
+    assert [rule["from"] for rule in allowed] == [[{"podSelector": {}}]]
+
+
+@pytest.mark.parametrize(
+    ("mode", "roles"), [((), {"up"}), (EVERYTHING, {"serve", "bridge"})], ids=["one", "several"]
+)
+def test_roles_that_ask_engines_have_the_keys_of_engines(
+    mode: tuple[str, ...], roles: set[str]
+) -> None:
+    found = set()
+    for one in documents(*mode, "engineKeysSecret=vllm"):
+        if one["kind"] != "StatefulSet":
+            continue
+        pod = one["spec"]["template"]
+        (container,) = pod["spec"]["containers"]
+        told = {each["name"]: each.get("value", "") for each in container["env"]}
+        if "REPRISE_ENGINE_KEYS" not in told:
+            continue
+        found.add(pod["metadata"]["labels"]["app.kubernetes.io/component"])
+        mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+        (volume,) = [each for each in pod["spec"]["volumes"] if each["name"] == "engine-keys"]
+        assert volume["secret"]["secretName"] == "vllm"
+        assert told["REPRISE_ENGINE_KEYS"] == f"{mounts['engine-keys']}/engine.keys"
+    assert found == roles
 
 
 def test_keys_of_the_chart_are_keys(tmp_path: Path) -> None:

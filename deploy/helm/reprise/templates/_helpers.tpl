@@ -56,8 +56,39 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end }}
 {{- end -}}
 
+{{/* Keys are asked for as by the API. */}}
+{{- define "reprise.gatewayEnvironment" -}}
+{{- if .Values.gateway.enabled }}
+- {name: REPRISE_GATEWAY, value: "0.0.0.0:8080"}
+{{- with .Values.gateway.engines }}
+- {name: REPRISE_ENGINES, value: {{ join "," . | quote }}}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "reprise.engineKeysEnvironment" -}}
+{{- if .Values.engineKeysSecret }}
+- {name: REPRISE_ENGINE_KEYS, value: /engine-keys/engine.keys}
+{{- end }}
+{{- end -}}
+
+{{- define "reprise.engineKeysMount" -}}
+{{- if .Values.engineKeysSecret }}
+- {name: engine-keys, mountPath: /engine-keys, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{- define "reprise.engineKeysVolume" -}}
+{{- with .Values.engineKeysSecret }}
+- {name: engine-keys, secret: {secretName: {{ . | quote }}, defaultMode: 0440}}
+{{- end }}
+{{- end -}}
+
 {{- define "reprise.answeringPorts" -}}
 - {name: http, containerPort: 13333}
+{{- if .Values.gateway.enabled }}
+- {name: gateway, containerPort: 8080}
+{{- end }}
 {{- if .Values.inferencePool.enabled }}
 - {name: ext-proc, containerPort: 9002}
 {{- end }}
