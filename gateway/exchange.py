@@ -204,7 +204,7 @@ class Exchange:
         if prefill is not None and self._request.fields is not None:
             handover = Handover(prefill)
             if are_at_once(prefill):
-                await self._attempt_at_once(placement, prefill, handover.both(body))
+                await self._attempt_at_once(placement, prefill, *handover.both(body))
                 return
             first = handover.first(self._request.fields)
             asked_at = self._parts.clock.monotonic()
@@ -229,11 +229,11 @@ class Exchange:
         await self._converse(placement.target, body, take)
 
     async def _attempt_at_once(
-        self, placement: Placement, prefill: EngineTarget, body: bytes
+        self, placement: Placement, prefill: EngineTarget, first: bytes, second: bytes
     ) -> None:
         """Whichever fails ends the other, which would wait for it."""
-        computing = asyncio.create_task(self._converse(prefill, body, self._compute))
-        answering = asyncio.create_task(self._answer_by(placement, body))
+        computing = asyncio.create_task(self._converse(prefill, first, self._compute))
+        answering = asyncio.create_task(self._answer_by(placement, second))
         try:
             done, _ = await asyncio.wait(
                 (computing, answering), return_when=asyncio.FIRST_COMPLETED

@@ -7,8 +7,12 @@
     SGLang   both at once, with a room   bootstrap_port                     8998
              that they meet in
 
-Source: vLLM 0.33, `kv_transfer_params` of NixlConnector and MooncakeConnector; SGLang 0.5,
-`bootstrap_host`, `bootstrap_port` and `bootstrap_room`.
+Of several ranks behind one address the cache is one rank's: Mooncake calls its engine by a name
+with the rank in it, and SGLang's decoding one is told the rank. Where Mooncake's engine has no name
+the cache stays where it is, and the second engine computes the prompt, too.
+
+Source: vLLM 0.32 (`kv_connector/v1/nixl`, `kv_connector/v1/mooncake`, `v1/engine/core.py`), as its
+own router and SMG of August 2026 send it; SGLang 0.5 (`serving_base.py`), as SMG sends it.
 """
 
 import secrets
@@ -63,12 +67,13 @@ class Handover:
         """The body of the first request to vLLM: one token, whose cache is kept for the other."""
         said: dict[str, Any] = {"do_remote_decode": True, "do_remote_prefill": False}
         if self._is_by_mooncake:
-            said["transfer_id"] = self._name
+            # Without a name nobody comes for its blocks, which it would keep for eight minutes.
+            said = said | {"transfer_id": self._name} if self._engine_id else {}
         else:
             names = ("remote_engine_id", "remote_block_ids", "remote_host", "remote_port")
             said |= dict.fromkeys(names)
         kept = {name: value for name, value in fields.items() if name not in _ALONE}
-        kept |= {"max_tokens": 1, "stream": False, PARAMETERS: said}
+        kept |= {"max_tokens": 1, "stream": False, **({PARAMETERS: said} if said else {})}
         if "max_completion_tokens" in kept:
             kept["max_completion_tokens"] = 1
         return msgspec.json.encode(kept)
@@ -82,12 +87,14 @@ class Handover:
             answer: to the first request.
         """
         if self._is_by_mooncake:
+            if not self._engine_id:
+                return body
             said = msgspec.json.encode(
                 {
                     "do_remote_decode": False,
                     "do_remote_prefill": True,
                     "transfer_id": self._name,
-                    "remote_engine_id": self._prefill.labels.get(ENGINE_ID_LABEL, ""),
+                    "remote_engine_id": self._engine_id,
                     "remote_bootstrap_addr": f"http://{bracketed(self._host)}:{self._port}",
                 }
             )
@@ -101,15 +108,24 @@ class Handover:
             said = bytes(found)
         return with_fields(body, b'"%s":%s' % (PARAMETERS.encode(), said))
 
-    def both(self, body: bytes) -> bytes:
-        """The body of both requests to SGLang: as it came, with where they meet."""
+    def both(self, body: bytes) -> tuple[bytes, bytes]:
+        """The bodies of both requests to SGLang: as it came, with where they meet."""
         room = secrets.randbits(_ROOM_BITS)
         said = {
             "bootstrap_host": self._host,
             "bootstrap_port": self._port,
             "bootstrap_room": room,
         }
-        return with_fields(body, msgspec.json.encode(said)[1:-1])
+        first = with_fields(body, msgspec.json.encode(said)[1:-1])
+        if not self._prefill.has_ranks:
+            return first, first
+        return first, with_fields(first, b'"disagg_prefill_dp_rank":%d' % self._prefill.key[1])
+
+    @property
+    def _engine_id(self) -> str:
+        """What Mooncake calls the rank that computes; "" where nobody has said it."""
+        name = self._prefill.labels.get(ENGINE_ID_LABEL, "")
+        return f"{name}_dp{self._prefill.key[1]}" if name and self._prefill.has_ranks else name
 
     @property
     def _is_by_mooncake(self) -> bool:

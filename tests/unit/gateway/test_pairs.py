@@ -12,23 +12,25 @@ from tests.unit.gateway.test_exchange import PROMPT, STREAM, run
 HANDED = {"remote_engine_id": "e-1", "remote_block_ids": [[1, 2]], "remote_port": 5600}
 
 
-async def pair(found: World, kind: str = "vLLM", **labels: str) -> None:
+async def pair(found: World, kind: str = "vLLM", ranks: int = 1, **labels: str) -> None:
     """Two engines of each role; all prompts are to be computed apart."""
     for name in ("p-1", "p-2", "d-1", "d-2"):
         engine = found.engines[name] = ScriptedEngine(name)
         await engine.start()
-        await found.table.register(
-            Registration(
-                endpoint=f"tcp://127.0.0.1:{engine.port}",
-                kind=PublisherKind(kind),
-                model_name="m",
-                instance_id=name,
-                block_size=16,
-                http_endpoint=engine.url,
-                role="prefill" if name.startswith("p") else "decode",
-                labels=tuple(sorted(Label(*one) for one in labels.items())),
+        for rank in range(ranks):
+            await found.table.register(
+                Registration(
+                    endpoint=f"tcp://127.0.0.1:{engine.port + rank}",
+                    kind=PublisherKind(kind),
+                    model_name="m",
+                    instance_id=name,
+                    block_size=16,
+                    dp_rank=rank,
+                    http_endpoint=engine.url,
+                    role="prefill" if name.startswith("p") else "decode",
+                    labels=tuple(sorted(Label(*one) for one in labels.items())),
+                )
             )
-        )
         engine.answers_with = answer_of(name)
     found.gateway.fleet.forget()
 
@@ -84,14 +86,47 @@ def test_vllm_streams_from_the_one_that_decodes() -> None:
 
 def test_mooncake_is_told_where_the_cache_is() -> None:
     async def scenario(found: World) -> None:
-        labels = {"kv_connector": "mooncake", "kv_engine_id": "e-9", "bootstrap_port": "9001"}
-        await pair(found, **labels)
+        await pair(found, kv_connector="mooncake", kv_engine_id="e-9", bootstrap_port="9001")
         assert (await found.client.post(LONG, "/v1/completions")).status == 200
         first = by_role(found, "p")[0].document["kv_transfer_params"]
         second = by_role(found, "d")[0].document["kv_transfer_params"]
         assert first["transfer_id"] == second["transfer_id"]
         assert second["remote_engine_id"] == "e-9"
         assert second["remote_bootstrap_addr"] == "http://127.0.0.1:9001"
+
+    run(scenario)
+
+
+def test_mooncake_is_told_the_rank_that_has_the_cache() -> None:
+    async def scenario(found: World) -> None:
+        await pair(found, ranks=2, kv_connector="mooncake", kv_engine_id="e-9")
+        await found.client.post(LONG, "/v1/completions")
+        [first], [second] = by_role(found, "p"), by_role(found, "d")
+        rank = first.headers["x-data-parallel-rank"]
+        said = second.document["kv_transfer_params"]
+        assert said["remote_engine_id"] == f"e-9_dp{rank}"
+
+    run(scenario)
+
+
+def test_mooncake_without_a_name_keeps_no_cache_for_others() -> None:
+    async def scenario(found: World) -> None:
+        await pair(found, kv_connector="mooncake")
+        assert (await found.client.post(LONG, "/v1/completions")).status == 200
+        [first], [second] = by_role(found, "p"), by_role(found, "d")
+        assert "kv_transfer_params" not in first.document
+        assert second.document == LONG
+
+    run(scenario)
+
+
+def test_sglang_is_told_the_rank_that_has_the_cache() -> None:
+    async def scenario(found: World) -> None:
+        await pair(found, "SGLang", ranks=2)
+        await found.client.post(LONG, "/v1/completions")
+        [first], [second] = by_role(found, "p"), by_role(found, "d")
+        rank = int(first.headers["x-data-parallel-rank"])
+        assert second.document == first.document | {"disagg_prefill_dp_rank": rank}
 
     run(scenario)
 
