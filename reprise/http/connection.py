@@ -123,6 +123,41 @@ class _UnframedCycle(RequestResponseCycle):
         await super().send(message)
 
 
+class _Joined:
+    """What goes out of an answer in one turn of the loop, in one piece: its head with the first of
+    its body, which uvicorn writes apart. Each write costs a call of the system, in which another
+    thread takes the interpreter.
+
+    Args:
+        transport: of the connection.
+        loop: of the same.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """See `asyncio.Transport`; so for all below."""
+        if not self._pieces:
+            self._loop.call_soon(self.flush)
+        self._pieces.append(data)
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        pieces, self._pieces = self._pieces, []
+        if pieces and not self._transport.is_closing():
+            self._transport.write(b"".join(pieces))
+
+    def close(self) -> None:
+        self.flush()
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Connection(HttpToolsProtocol):
     """See the module. Costs a request no more than uvicorn's own.
 
@@ -160,6 +195,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
+        self._joined = _Joined(transport, self.loop)
         names = names_of(transport.get_extra_info("peercert"))
         if names:
             self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
@@ -237,7 +273,7 @@ class Connection(HttpToolsProtocol):
         self._ended = True
         if self._answering is not None:
             self._answering.disconnected = True
-        self.transport.close()
+        self._joined.close()
 
     # What comes in
 
@@ -336,7 +372,8 @@ class Connection(HttpToolsProtocol):
         if self.parser.should_upgrade() and not self._is_tunnel:
             return  # the same head comes again; see `_parse`
         super().on_headers_complete()
-        self.scope["state"][BREAK_OFF] = self.break_off  # the app has not begun yet
+        self.cycle.transport = self._joined  # type: ignore[assignment]  # the app has not begun yet
+        self.scope["state"][BREAK_OFF] = self.break_off
         if self.scope["http_version"] == "1.0":
             self.cycle.__class__ = _UnframedCycle  # uvicorn makes it
         self._in_head = False  # whatever was wrong with it until here concerns no other request
@@ -362,6 +399,7 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """As uvicorn has it, but for a timer for each request: `check` ends what is idle."""
+        self._joined.flush()
         self.served = True
         self.since = self.loop.time()
         if self.pipeline:
@@ -431,6 +469,7 @@ class Connection(HttpToolsProtocol):
         their request before they look for an answer, and closing under them would hide it.
         """
         self._owner.count(error.reason)
+        self._joined.flush()
         if self.is_idle:
             self._write(error)
         elif self._in_message and not self._in_head and not self.pipeline:

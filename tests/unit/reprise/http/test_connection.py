@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
+from query_api.http.caller import BREAK_OFF
 from reprise.bounds import HTTP_HEAD_BYTES_MAX, HTTP_URL_BYTES_MAX
 from reprise.http.connection import (
     HTTP_ANSWER_S,
@@ -43,6 +44,7 @@ class FakeTransport(asyncio.Transport):
     def __init__(self, descriptor: int = 3) -> None:
         super().__init__({"socket": FakeSocket(descriptor)})
         self.written = b""
+        self.writes = 0
         self.unread_bytes = 0
         self.closed = False
         self.aborted = False
@@ -54,6 +56,7 @@ class FakeTransport(asyncio.Transport):
         assert not self.half_closed, "uvloop raises here"
         assert not self.lost, "and here"
         self.written += bytes(data)
+        self.writes += 1
 
     def get_write_buffer_size(self) -> int:
         return self.unread_bytes
@@ -147,6 +150,61 @@ async def turns() -> None:
     """Lets the app have its turns."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+def test_an_answer_goes_out_at_once_in_one_piece() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        for count in (1, 2):
+            connection.data_received(OK)
+            await turns()
+            assert (transport.statuses, transport.writes) == ([200] * count, count)
+
+    run(case)
+
+
+def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+        )
+        await may_go_on.wait()
+        await send({"type": "http.response.body", "body": b"{", "more_body": True})
+        await send({"type": "http.response.body", "body": b"}"})
+
+    may_go_on = asyncio.Event()
+
+    async def case(server: Server) -> None:
+        server.config.loaded_app = app
+        connection, transport = server.connect()
+        connection.data_received(OK)
+        await turns()
+        assert transport.written.endswith(b"\r\n\r\n")
+        may_go_on.set()
+        await turns()
+        assert transport.written.endswith(b"\r\n\r\n{}")
+        assert transport.writes == 2
+
+    run(case)
+
+
+def test_what_was_sent_of_an_answer_that_breaks_off_goes_out() -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"part", "more_body": True})
+        scope["state"][BREAK_OFF]()
+
+    async def case(server: Server) -> None:
+        server.config.loaded_app = app
+        connection, transport = server.connect()
+        connection.data_received(OK)
+        await turns()
+        assert transport.written.endswith(b"\r\n\r\n4\r\npart\r\n")
+        assert transport.closed
+
+    run(case)
 
 
 def test_requests_are_answered_one_after_the_other() -> None:
