@@ -6,6 +6,7 @@ of another client, and reads interim answers without end, and without a pause.
 
 import asyncio
 import select
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 
@@ -15,6 +16,23 @@ from aiohttp.client_proto import ResponseHandler
 GATEWAY_INTERIM_MAX: Final = 10  # answers 1xx before the answer: kind="broken"
 
 _SWITCHES: Final = 101
+
+
+class Sent:
+    """How far one request came.
+
+    Attributes:
+        is_reused: whether its connection had served another one before.
+    """
+
+    __slots__ = ("is_reused",)
+
+    def __init__(self) -> None:
+        self.is_reused = False
+
+
+SENT: Final[ContextVar[Sent]] = ContextVar("sent")
+"""Of the request that this task sends. aiohttp's own way, its tracing, costs each request more."""
 
 
 class EngineConnection(ResponseHandler):
@@ -28,6 +46,7 @@ class EngineConnection(ResponseHandler):
         super().__init__(loop)
         self.is_awaited = False
         self._interim = 0
+        self._is_used = False
 
     def is_connected(self) -> bool:
         """Whether a request can be sent. What came since the last answer is of no request: the
@@ -41,6 +60,9 @@ class EngineConnection(ResponseHandler):
         """See `ResponseHandler`: a request follows."""
         self.is_awaited = True
         self._interim = 0
+        if self._is_used:
+            SENT.get().is_reused = True
+        self._is_used = True
         super().set_response_params(**options)
 
     def data_received(self, data: bytes) -> None:

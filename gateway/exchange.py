@@ -26,6 +26,7 @@ from gateway.bounds import (
     GATEWAY_TRIED_MAX,
     GATEWAY_WHOLE_BYTES_MAX,
 )
+from gateway.connections import Sent
 from gateway.errors import GatewayError
 from gateway.events import EventStream
 from gateway.fleet import EngineTarget, Fleet, ServedModel
@@ -35,7 +36,7 @@ from gateway.pairs import Handover, are_at_once
 from gateway.placement import PlacedRequest, Placement, Placer
 from gateway.prompts import Prompts
 from gateway.requests import CHAT, COMPLETIONS, RESPONSES, ClientRequest, passed_back
-from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Sent, Upstream
+from gateway.upstream import BROKEN, CLOSED_MEANWHILE, NOT_REACHED, Upstream
 from gateway.usage import read_usage
 from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK, Clock

@@ -4,7 +4,6 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from types import SimpleNamespace
 from typing import Final
 
 import aiohttp
@@ -19,7 +18,7 @@ from gateway.bounds import (
     GATEWAY_LINE_BYTES_MAX,
     GATEWAY_SILENCE_S,
 )
-from gateway.connections import EngineConnector
+from gateway.connections import SENT, EngineConnector, Sent
 from schemas.errors import AddressRefusedError
 from schemas.limits import MIB
 
@@ -29,19 +28,6 @@ GATEWAY_PIECE_BYTES: Final = 256 * 1024  # of a large body, written at once
 GATEWAY_BODY_AT_ONCE_BYTES_MAX: Final = 1 * MIB  # a larger body is written piece by piece
 
 _NO_AUTOMATIC: Final = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
-
-
-class Sent:
-    """How far one request came.
-
-    Attributes:
-        is_reused: whether its connection had served another one before.
-    """
-
-    __slots__ = ("is_reused",)
-
-    def __init__(self) -> None:
-        self.is_reused = False
 
 
 class _AllowedAddresses(AbstractResolver):
@@ -78,8 +64,6 @@ class Upstream:
 
     def open(self) -> None:
         """On the loop; `close` follows."""
-        tracing = aiohttp.TraceConfig()
-        tracing.on_connection_reuseconn.append(_note_reuse)
         self._session = aiohttp.ClientSession(
             connector=EngineConnector(
                 limit=0,
@@ -97,7 +81,6 @@ class Upstream:
             max_line_size=GATEWAY_LINE_BYTES_MAX,
             max_field_size=GATEWAY_LINE_BYTES_MAX,
             max_headers=GATEWAY_FIELDS_MAX,
-            trace_configs=[tracing],
         )
 
     def ask(
@@ -121,6 +104,7 @@ class Upstream:
             sent: what is noted of it.
         """
         assert self._session is not None, "it was opened"
+        SENT.set(sent)
         data: bytes | AsyncIterator[bytes] | None = body or None
         if len(body) > GATEWAY_BODY_AT_ONCE_BYTES_MAX:
             headers = [*headers, ("Content-Length", str(len(body)))]
@@ -131,7 +115,6 @@ class Upstream:
             headers=headers,
             data=data,
             allow_redirects=False,
-            trace_request_ctx=sent,
         )
 
     async def close(self) -> None:
@@ -144,12 +127,6 @@ async def _pieces(body: bytes) -> AsyncIterator[bytes]:
     view = memoryview(body)
     for start in range(0, len(view), GATEWAY_PIECE_BYTES):
         yield bytes(view[start : start + GATEWAY_PIECE_BYTES])
-
-
-async def _note_reuse(
-    session: aiohttp.ClientSession, context: SimpleNamespace, params: object
-) -> None:
-    context.trace_request_ctx.is_reused = True
 
 
 NOT_REACHED: Final = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)

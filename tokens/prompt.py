@@ -6,7 +6,7 @@ A request comes as a decoded JSON object. Fields that decide no tokens are passe
 from array import array
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from schemas.errors import RepriseError
 from tokens.bounds import MESSAGES_MAX, PROMPT_CHARACTERS_MAX, PROMPT_TOKENS_MAX
@@ -281,10 +281,9 @@ def packed(tokens: Sequence[object], field: str) -> bytes:
         text = f"expected at most {PROMPT_TOKENS_MAX} token ids, got {len(tokens)}"
         raise NoTokensError(NoTokens.TOO_LARGE, text)
     try:
-        numbers = [one for one in tokens if type(one) is int]
-        if len(numbers) < len(tokens):
+        if set(map(type, tokens)) - {int}:  # no bool, which array takes
             raise TypeError
-        return array("I", numbers).tobytes()
+        return array("I", cast(Sequence[int], tokens)).tobytes()
     except (TypeError, OverflowError) as error:
         raise PromptError(field, f"expected {field} to be token ids from 0 to 2**32-1") from error
 
