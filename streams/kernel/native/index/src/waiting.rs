@@ -229,10 +229,8 @@ impl Index {
             self.touch(membership.scope);
         }
         let block = Block { key, prefix, tier: SHARED, ..Block::default() };
-        let has_other = publisher
-            .memberships
-            .get(number)
-            .is_some_and(|part| !part.keys_of(prefix).is_empty());
+        let has_other =
+            publisher.memberships.get(number).is_some_and(|part| !part.keys_of(prefix).is_empty());
         if let Some(slot) = self.add(publisher, number, block, None) {
             self.begin(publisher, number, block, slot, 1);
         }
