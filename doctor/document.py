@@ -24,6 +24,7 @@ class Code(StrEnum):
     LEFT_OUT = "left_out"
     REPORT_MODE = "report_mode"
     OBJECTS_WAIT = "objects_wait"
+    HASHES_DIFFER = "hashes_differ"
     ATTENTION_ONLY = "attention_only"
     TIERS_CLEARED = "tiers_cleared"
     NEVER_REMOVED = "never_removed"

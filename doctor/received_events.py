@@ -117,6 +117,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " PYTHONHASHSEED); one is found once an engine announces its block again, and no longer"
             " waits once the pool drops it",
         ),
+        Doubt.HASHES_DIFFER: _Words(
+            Code.HASHES_DIFFER,
+            "it is a pool, and has objects of the same blocks by different hashes: the engines that"
+            " share it do not hash alike, and each finds only what engines of its own hashes have"
+            " stored, though answers count all",
+            "start all engines of the model with one PYTHONHASHSEED and one hash algorithm, or"
+            " vLLM from 0.29.0 on; it ends as the pool drops these objects",
+        ),
         Doubt.TIERS_CLEARED: _Words(
             Code.TIERS_CLEARED,
             "it has cleared its cache or restarted, and had blocks on CPU or DISK, or may have"

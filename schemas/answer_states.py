@@ -15,6 +15,7 @@ from schemas.identities import (
     ATTENTION_ONLY,
     COPIES_UNKNOWN,
     GROUPS_DIFFER,
+    HASHES_DIFFER,
     OBJECTS_WAIT,
     POOL_REMOVED,
 )
@@ -65,6 +66,7 @@ class Doubt(StrEnum):
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
     COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
     GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
+    HASHES_DIFFER = HASHES_DIFFER  # a pool: engines call the same blocks of it otherwise
     OBJECTS_WAIT = OBJECTS_WAIT  # a pool: of objects of it no engine has said which blocks they are
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet

@@ -89,12 +89,19 @@ POOL_REMOVED: Final = "pool_removed"
 says whether it is one pool.
 """
 
+HASHES_DIFFER: Final = "hashes_differ"
+"""Reason of blocks of which a pool has objects by two hashes: engines that share it do not hash
+alike, and find only what engines of their hashes have stored. Answers count these for all of them.
+"""
+
 ATTENTION_ONLY: Final = "attention_only"
 """Reason of blocks that a publisher has announced of cache groups of `NEEDED_SPEC_KINDS`, since it
 began: answers count what its other groups hold, and its engine may reuse less of that.
 """
 
-UNSURE: Final = (COPIES_UNKNOWN, GROUPS_DIFFER, OBJECTS_WAIT, POOL_REMOVED, ATTENTION_ONLY)
+UNSURE: Final = (
+    *(COPIES_UNKNOWN, GROUPS_DIFFER, HASHES_DIFFER, OBJECTS_WAIT, POOL_REMOVED, ATTENTION_ONLY),
+)
 """Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 
 

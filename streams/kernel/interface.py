@@ -356,8 +356,9 @@ class ReadOnlyKernel(Protocol):
         answers count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often
         as they were announced. Those of `groups_differ` are counted, too: some cache groups hold
         them, and others that form prefixes do not. `objects_wait` are a pool's objects that wait
-        for an engine to announce their blocks. `pool_removed` are blocks that an engine has
-        removed from a pool, and others have stored there: answers count these.
+        for an engine to announce their blocks. Of those of `hashes_differ` a pool has objects by
+        hashes of engines that do not hash alike: answers count these for all. `pool_removed` are
+        blocks that an engine has removed from a pool, and others have stored there: likewise.
         """
         ...
 

@@ -24,6 +24,7 @@ from schemas.identities import (
     COPIES_UNKNOWN,
     GROUPS,
     GROUPS_DIFFER,
+    HASHES_DIFFER,
     LEFT_OUT,
     OBJECTS_WAIT,
     POOL_REMOVED,
@@ -142,6 +143,11 @@ There is none while that is group 0 alone.
 POOL_MASK: Final = xxhash.xxh3_64_intdigest(b"pool_removed")
 """The same, with the tier added, of the entry that says that a publisher has removed a block from a
 pool that it had not stored there.
+"""
+
+HASHES_MASK: Final = xxhash.xxh3_64_intdigest(b"hashes_differ")
+"""With the hash of an engine, the key of the entry that says that a pool has objects of the block
+by another hash, too.
 """
 
 ALIASES_MASK: Final = xxhash.xxh3_64_intdigest(b"aliases")
@@ -644,8 +650,11 @@ class ReferenceKernel:
         """The pool has an object of the block that engines call so."""
         aliases, key = aliases_scope(scope), alias ^ ALIASES_MASK
         if aliases is not None and key not in owner.entries:
+            has_other = (aliases, prefix) in owner.named
             change = Change(key, prefix, owner.dp_rank, SHARED, Op.SET, 1)
             self._change(publisher, owner, aliases, change)
+            if has_other:
+                self._note_apart(publisher, owner, HASHES_DIFFER, alias ^ HASHES_MASK, SHARED)
 
     def _forget_aliases(
         self, publisher: PublisherId, owner: _Publisher, gone: _Entry, moves: Moves
@@ -666,6 +675,10 @@ class ReferenceKernel:
             for tier, count in enumerate(list(owner.entries[key].counts)):
                 if count:
                     self._lower(publisher, owner, key, tier, 0)
+            mark = key ^ ALIASES_MASK ^ HASHES_MASK
+            entry = owner.entry_on(mark, SHARED)
+            if entry is not None and entry.scope == owner.scope(LEFT_OUT + HASHES_DIFFER):
+                self._lower(publisher, owner, mark, SHARED, 0)
 
     def _join(self, domain: int, scope: PrefixScope, alias: int) -> None:
         """Gives the block that an engine has announced to the objects that wait for it."""
@@ -856,7 +869,13 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, key: int, tier: int
     ) -> None:
         """An engine has removed a block from a pool, and had not stored it there."""
-        scope, key = owner.scope(LEFT_OUT + POOL_REMOVED), _pool_key(key, tier)
+        self._note_apart(publisher, owner, POOL_REMOVED, _pool_key(key, tier), tier)
+
+    def _note_apart(
+        self, publisher: PublisherId, owner: _Publisher, reason: str, key: int, tier: int
+    ) -> None:
+        """Something is so of a block, which has a key of its own."""
+        scope = owner.scope(LEFT_OUT + reason)
         if key in owner.entries:
             return
         if not self._has_room(scope, owner.left_out()):

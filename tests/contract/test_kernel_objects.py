@@ -8,6 +8,7 @@ from schemas.errors import EventsFormatError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import (
     GROUPS_DIFFER,
+    HASHES_DIFFER,
     OBJECTS_WAIT,
     Medium,
     StreamKey,
@@ -254,6 +255,35 @@ def test_hashes_on_which_engines_disagree_join_nothing(pooled: Pooled) -> None:
     assert pooled.waiting() == 0
     pooled.apply("engine", ClearedBlocks(sequence=1))
     assert pooled.longest((0,)) == {"engine": 1}
+
+
+def other_hashes(prompt: Prompt = ABC) -> bytes:
+    """What an engine with another seed calls the blocks."""
+    return u64s([prompt_key(prompt[: end + 1]) ^ 0xABCD for end in range(len(prompt))])
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_blocks_that_engines_call_otherwise_are_told_until_the_pool_has_dropped_them(
+    pooled: Pooled, waits: bool
+) -> None:
+    """Each finds only what engines of its own hashes have stored."""
+    pool = pooled.publisher(POOL)
+    pooled.apply("engine", announced())
+    pooled.apply(POOL, objects())
+    assert pooled.kernel.left_out(pool) == []
+    other = objects(backend=1, aliases=other_hashes())
+    again = announced(hashes=other_hashes())
+    for name, event in [(POOL, other), ("other", again)][:: 1 if waits else -1]:
+        pooled.apply(name, event)
+    assert pooled.kernel.left_out(pool) == [(HASHES_DIFFER, 3)]
+    pooled.apply("engine", evicted())
+    pooled.apply(POOL, dropped((0, 1), 1))
+    assert pooled.kernel.left_out(pool) == [(HASHES_DIFFER, 3)]
+    pooled.apply(POOL, dropped((0, 1)))
+    assert pooled.kernel.left_out(pool) == [(HASHES_DIFFER, 1)]
+    pooled.apply(POOL, dropped((0, 1, 2)), dropped((0, 1, 2), 1))
+    assert pooled.kernel.left_out(pool) == []
+    assert pooled.kernel.stats()["left_out"] == 0
 
 
 def test_an_object_is_joined_within_its_adapter(pooled: Pooled) -> None:

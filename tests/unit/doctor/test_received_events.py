@@ -123,6 +123,7 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.COPIES_UNKNOWN, "report_mode"),
         (Doubt.OBJECTS_WAIT, "objects_wait"),
         (Doubt.TIERS_CLEARED, "tiers_cleared"),
+        (Doubt.HASHES_DIFFER, "hashes_differ"),
         (Doubt.CHUNKS_UNKNOWN, "chunks_unknown"),
         (Doubt.NEVER_REMOVED, "never_removed"),
         (Doubt.POOL_CLEARED, "pool_cleared"),

@@ -157,6 +157,10 @@ pub const GROUPS_MASK: u64 = 0x45c8_0335_5165_d5c1;
 /// a block from a pool that it had not stored there: XXH3-64 of `pool_removed`.
 pub const POOL_MASK: u64 = 0xffa0_6898_bc32_08de;
 
+/// What distinguishes the key of the entry that says that a pool has objects of a block by another hash
+/// than this one of an engine, too: XXH3-64 of `hashes_differ`.
+pub const HASHES_MASK: u64 = 0xec0a_7ffa_e125_3216;
+
 /// What distinguishes the key under which a pool remembers the block that engines call so: XXH3-64 of
 /// `aliases`.
 pub const ALIASES_MASK: u64 = 0x6dad_6739_8f62_366b;

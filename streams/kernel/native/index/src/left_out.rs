@@ -24,6 +24,8 @@ pub const CONFLICT: &str = "hash_conflict";
 pub const UNRESOLVED: &str = "unresolved";
 /// The scope of what a publisher has removed from a pool, and others have stored there.
 pub const POOL_REMOVED: &str = "\0left_out:pool_removed";
+/// The scope of blocks of which a pool has objects by two hashes.
+pub const HASHES_DIFFER: &str = "\0left_out:hashes_differ";
 /// The scopes that outlive a clear.
 pub const LASTING: [&str; 2] = [GROUPS, POOL_REMOVED];
 const OVERFLOW: &str = "overflow";
@@ -178,25 +180,33 @@ impl Index {
     /// An engine has removed a block from a pool, and had not stored it there.
     #[cold]
     pub fn note_pool_removal(&mut self, publisher: &mut Publisher, key: u64, tier: u32) {
-        let key = pool_key(key, tier);
+        self.note_apart(publisher, POOL_REMOVED, pool_key(key, tier), tier);
+    }
+
+    /// The publisher stores such a block there.
+    fn end_pool_removal(&mut self, publisher: &mut Publisher, block: Block) {
+        self.end_apart(publisher, POOL_REMOVED, pool_key(block.key, block.tier), block.tier);
+    }
+
+    /// Something is so of a block, which has a key of its own.
+    pub fn note_apart(&mut self, publisher: &mut Publisher, scope: &str, key: u64, tier: u32) {
         if self.find(publisher, key).is_some() {
             return;
         }
-        if has_room(publisher, POOL_REMOVED, self.left_out_max) {
-            self.put_apart(publisher, key, (tier, 1), POOL_REMOVED);
+        if has_room(publisher, scope, self.left_out_max) {
+            self.put_apart(publisher, key, (tier, 1), scope);
         } else {
             self.note_overflow(publisher);
         }
     }
 
-    /// The publisher stores such a block there.
-    fn end_pool_removal(&mut self, publisher: &mut Publisher, block: Block) {
-        let key = pool_key(block.key, block.tier);
+    /// It is so no longer.
+    pub fn end_apart(&mut self, publisher: &mut Publisher, scope: &str, key: u64, tier: u32) {
         let Some(entry) = self.find(publisher, key) else { return };
         let part = publisher.memberships.get(entry.membership);
-        let is_one = part.is_some_and(|part| *part.lora_name == *POOL_REMOVED);
-        if is_one && entry.tiers().eq([block.tier]) {
-            self.remove_whole(publisher, key, block.tier);
+        let is_one = part.is_some_and(|part| *part.lora_name == *scope);
+        if is_one && entry.tiers().eq([tier]) {
+            self.remove_whole(publisher, key, tier);
         }
     }
 

@@ -12,8 +12,8 @@
 use crate::block::Block;
 use crate::counters::Counter;
 use crate::events::Stored;
-use crate::hashing::ALIASES_MASK;
-use crate::left_out::CONFLICT;
+use crate::hashing::{ALIASES_MASK, HASHES_MASK};
+use crate::left_out::{CONFLICT, HASHES_DIFFER};
 use crate::limits::TURN_BLOCKS;
 use crate::moves::Moves;
 use crate::names::{SHARED, StreamKey, TIERS, aliases_name, waiting_name};
@@ -229,8 +229,13 @@ impl Index {
             self.touch(membership.scope);
         }
         let block = Block { key, prefix, tier: SHARED, ..Block::default() };
+        let has_other =
+            publisher.memberships.get(number).is_some_and(|part| !part.keys_of(prefix).is_empty());
         if let Some(slot) = self.add(publisher, number, block, None) {
             self.begin(publisher, number, block, slot, 1);
+        }
+        if has_other {
+            self.note_apart(publisher, HASHES_DIFFER, alias ^ HASHES_MASK, SHARED);
         }
     }
 
@@ -262,6 +267,8 @@ impl Index {
             (0..TIERS).for_each(|tier| {
                 self.remove_whole(publisher, key, tier);
             });
+            let mark = key ^ ALIASES_MASK ^ HASHES_MASK;
+            self.end_apart(publisher, HASHES_DIFFER, mark, SHARED);
         }
     }
 }
