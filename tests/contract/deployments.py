@@ -306,22 +306,24 @@ class Tenant:
         assert answer["count"] == len(answer["services"])
         return [one for one in answer["services"] if one["TenantID"] == self.tenant_id]
 
-    def findings(self) -> dict[str, list[dict[str, Any]]]:
-        """What `GET /doctor` finds, by instance."""
+    def findings(self, kind: str = "findings") -> dict[str, list[dict[str, Any]]]:
+        """What `GET /doctor` finds, by instance; or has notes of."""
         status, answer = self.api.get("/doctor")
         assert status == 200, answer
         found: dict[str, list[dict[str, Any]]] = {}
-        for one in answer["findings"]:
+        for one in answer[kind]:
             if one["tenant_id"] == self.tenant_id:
                 found.setdefault(one["instance_id"], []).append(one)
         return found
 
-    def await_finding(self, code: str, instance_id: str = "a") -> dict[str, Any]:
-        """The finding, once it is there."""
+    def await_finding(
+        self, code: str, instance_id: str = "a", kind: str = "findings"
+    ) -> dict[str, Any]:
+        """The finding, or the note, once it is there."""
         found: list[dict[str, Any]] = []
 
         def is_found() -> bool:
-            of_instance = self.findings().get(instance_id, [])
+            of_instance = self.findings(kind).get(instance_id, [])
             found[:] = [one for one in of_instance if one["code"] == code]
             return bool(found)
 

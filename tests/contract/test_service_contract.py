@@ -361,7 +361,9 @@ def test_what_a_hybrid_model_can_reuse_is_said_to_be_of_its_attention_only(
     told = (found["longest_matched"], found["state"], found["reason"])
     assert told == (64, "unconfirmed", "attention_only")
     assert tenant.services()[0]["LeftOut"] == {"attention_only": 1}
-    assert tenant.await_finding("attention_only")["got"] == "1 of other groups"
+    noted = tenant.await_finding("attention_only", kind="notes")
+    assert noted["got"] == "1 of other groups"
+    assert tenant.findings() == {}
     publisher.publish([AllBlocksCleared()])
     tenant.await_longest(TOKENS, 0)
     assert tenant.services()[0]["Reason"] == "attention_only"
