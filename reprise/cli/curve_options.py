@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import click
 
 from console.settings import setting
-from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
 
@@ -23,10 +22,7 @@ def curve_options(command: Callable[..., R]) -> Callable[..., R]:
         # Here: `reprise --help` needs no sockets.
         from bridge.sockets.curve import CURVE, read_key_pair
 
-        try:
-            pair = None if curve_key is None else read_key_pair(curve_key)
-        except ConfigurationError as error:
-            raise click.ClickException(str(error)) from error
+        pair = None if curve_key is None else read_key_pair(curve_key)
         CURVE.use(pair, required=require_curve)
         return command(*args, **options)
 

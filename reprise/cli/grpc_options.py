@@ -4,11 +4,8 @@ from collections.abc import Callable
 from functools import reduce, wraps
 from typing import Any, Final, TypeVar
 
-import click
-
 from console.settings import setting
 from query_api.grpc.grpc_settings import GrpcSettings, read_address
-from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT
 
 R = TypeVar("R")
@@ -65,10 +62,7 @@ def grpc_options(command: Callable[..., R]) -> Callable[..., R]:
     ) -> R:
         settings = None
         if grpc:
-            try:
-                host, port = read_address(grpc)
-            except ConfigurationError as error:
-                raise click.ClickException(str(error)) from error
+            host, port = read_address(grpc)
             settings = GrpcSettings(
                 host=host,
                 port=port,

@@ -284,10 +284,7 @@ def metrics_options(command: Callable[..., None]) -> Callable[..., None]:
         # Nobody gets an answer who has no certificate of these authorities.
         is_mutual = metrics_tls is not None and metrics_tls.client_authority is not None
         if metrics_port is not None and not is_mutual:
-            try:
-                check_loopback(metrics_host, "--metrics-host", insecure)
-            except ConfigurationError as error:
-                raise click.ClickException(str(error)) from error
+            check_loopback(metrics_host, "--metrics-host", insecure)
         command(
             *args,
             metrics_host=metrics_host,

@@ -58,10 +58,7 @@ def seed_option(command: Callable[..., R]) -> Callable[..., R]:
 
     @wraps(command)
     def run(*args: Any, seed: str, **options: Any) -> R:
-        try:
-            number = seed_from({"CONDUCTOR_SEED": seed})
-        except ConfigurationError as error:
-            raise click.ClickException(str(error)) from error
+        number = seed_from({"CONDUCTOR_SEED": seed})
         return command(*args, seed=number, **options)
 
     return setting(
