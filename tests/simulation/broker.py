@@ -9,7 +9,7 @@ isolation levels, compaction, retention. What is not: replication, and partition
 import asyncio
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -106,8 +106,9 @@ class Member:
 class Group:
     """A consumer group with eager rebalances: everybody gives everything up, then it is shared."""
 
-    def __init__(self, broker: "SimulatedBroker", rebalance_s: float) -> None:
+    def __init__(self, broker: "SimulatedBroker", name: str, rebalance_s: float) -> None:
         self._broker = broker
+        self.name = name
         self._rebalance_s = rebalance_s
         self._began_at = 0.0
         self.generation = 0
@@ -120,7 +121,7 @@ class Group:
         """Everybody has to join again."""
         self.generation += 1
         self._began_at = self._broker.loop.now
-        self._broker.changed()
+        self._broker.changed(self.name)
 
     def check(self) -> None:
         """Expels who was not heard of, and shares out once all have joined."""
@@ -157,7 +158,7 @@ class Group:
         for member, share in zip(members, shares, strict=True):
             member.assigned = share
         self.settled = self.generation
-        self._broker.changed()
+        self._broker.changed(self.name)
 
 
 class SimulatedBroker:
@@ -185,7 +186,7 @@ class SimulatedBroker:
         self.transactional: dict[str, tuple[int, int]] = {}  # id -> (producer id, epoch)
         self.running: dict[str, int] = {}  # transactional id -> open transaction
         self._numbers = 0
-        self._waiting: dict[asyncio.Future[None], None] = {}
+        self._waiting: dict[asyncio.Future[None], Container[str]] = {}
         self._watch = loop.create_task(self._check_groups())
 
     def make(self, topic: str, partitions: int) -> None:
@@ -205,24 +206,26 @@ class SimulatedBroker:
 
     def group(self, name: str, rebalance_s: float) -> Group:
         """The group, made where it is new."""
-        return self.groups.setdefault(name, Group(self, rebalance_s))
+        return self.groups.setdefault(name, Group(self, name, rebalance_s))
 
     @property
     def reachable(self) -> bool:
         """Whether the process that asks reaches the broker now."""
         return not self.away and current() not in self.cut
 
-    def changed(self) -> None:
-        """Wakes whoever waits for records or for a group."""
-        for waiting in list(self._waiting):
-            if not waiting.done():
-                waiting.set_result(None)
-        self._waiting.clear()
+    def changed(self, name: str = "") -> None:
+        """Wakes those that wait for records of the topic of this name, or for the group; without a
+        name all.
+        """
+        for waiting, names in list(self._waiting.items()):
+            if not name or name in names:
+                del self._waiting[waiting]
+                _finish(waiting)
 
-    async def change(self, timeout_s: float) -> None:
-        """Waits for `changed`, or for so long."""
+    async def change(self, names: Container[str], timeout_s: float) -> None:
+        """Waits until one of the topics or groups has `changed`, or for so long."""
         waiting: asyncio.Future[None] = self.loop.create_future()
-        self._waiting[waiting] = None
+        self._waiting[waiting] = names
         timer = self.loop.call_later(timeout_s, _finish, waiting)
         try:
             await waiting
@@ -288,7 +291,7 @@ class SimulatedBroker:
             self.trace(value or b"")
             if not transaction:
                 self.when_appended(message)
-        self.changed()
+        self.changed(part.topic)
         return first
 
     def end_transaction(self, transaction: int, *, commit: bool) -> None:
@@ -301,7 +304,7 @@ class SimulatedBroker:
                     for record in log.records:
                         record.visible = record.visible and record.transaction != transaction
                 log.end += 1
-        self.changed()
+                self.changed(log.topic)
 
     def begin_epoch(self, transactional_id: str) -> tuple[int, int]:
         """A new epoch; what an older one had open is aborted."""
@@ -630,7 +633,7 @@ class Consumer:
                 group.begin()
             if self._generation != group.settled or group.generation != group.settled:
                 await self._rejoin(group, member)
-            await self._broker.change(0.5)
+            await self._broker.change((group.name,), 0.5)
 
     async def _rejoin(self, group: Group, member: Member) -> None:
         had = dict(self._positions).keys()  # in order: sets of names have none that stays
@@ -640,7 +643,7 @@ class Consumer:
             group.check()
             if group.settled == group.generation:
                 break
-            await self._broker.change(0.5)
+            await self._broker.change((group.name,), 0.5)
         if group.members.get(self) is not member:
             self._positions = {}
             self._generation = -1
@@ -668,8 +671,9 @@ class Consumer:
         return True
 
     async def position(self, partition: TopicPartition) -> int:
-        await self._broker.reach(self._request_s)
-        return self._position(TopicPartition(*partition))
+        if self._positions.get(partition) is None:
+            await self._broker.reach(self._request_s)
+        return self._position(partition)
 
     def _position(self, part: TopicPartition) -> int:
         if part not in self._positions:
@@ -718,14 +722,12 @@ class Consumer:
         end = self._broker.loop.now + timeout_ms / 1000
         while True:
             await self._broker.delay()
-            found = self._fetch(
-                partitions or tuple(self._positions),
-                min(max_records or 500, self._broker.fetch_max),
-            )
+            wanted = partitions or tuple(self._positions)
+            found = self._fetch(wanted, min(max_records or 500, self._broker.fetch_max))
             left_s = end - self._broker.loop.now
             if found or left_s <= 0:
                 return found
-            await self._broker.change(left_s)
+            await self._broker.change({part.topic for part in wanted}, left_s)
 
     def _fetch(
         self, partitions: Sequence[TopicPartition], most: int

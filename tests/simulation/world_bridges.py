@@ -15,7 +15,8 @@ from unittest import mock
 
 from bridge import heartbeats, pump, service
 from bridge.bounds import TURN_S
-from bridge.delivery import partition_lag, spool, writer
+from bridge.delivery import lag_watch, partition_lag, spool, writer
+from bridge.delivery.lag_watch import LAG_LOOK_MAX_S
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST
 from bridge.publisher import follower, held_batches, sequencer, stream, window
 from bridge.publisher.held_batches import HELD_BATCHES_MAX
@@ -164,6 +165,7 @@ class BridgeWorld:
                 (stream, "PublisherCounters", self.crowd.open_counters),
                 (service, "GroupOffsets", lambda *_: self.workers),
                 (inbox, "INBOX_HELD_BACK_RATIO", self.overflow_ratio),
+                (lag_watch, "LAG_LOOK_S", LAG_LOOK_MAX_S),  # it is most of what a seed costs
                 (partition_lag, "LAG_BYTES_FIRST", self.lag_bytes),
                 (partition_lag, "LAG_BYTES_MIN", self.lag_bytes),
             ):
@@ -409,7 +411,9 @@ class BridgeWorld:
         end = self.loop.now + QUIET_S
         quiet = 0
         while quiet < 2:
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(self.rng.uniform(0.3, 0.7))  # at no fixed phase of heartbeats
+            for host in self.hosts.values():
+                self.start(host)  # one that was still stopping
             busy = self._busy()
             quiet = 0 if busy else quiet + 1
             assert self.loop.now < end, f"no rest within {QUIET_S:g} s: {busy}"
