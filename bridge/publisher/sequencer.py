@@ -264,6 +264,10 @@ class Sequencer:
         if self.stream.link == link:
             self.stream.prove(link)
 
+    def doubt(self) -> None:
+        """What follows may be of another incarnation: its replay does not have the last batch."""
+        self.stream.doubt()
+
     def note_link(self, link: int, *, is_up: bool = True) -> None:
         """This link is up, or will be the next one."""
         self.stream.live_link, self.stream.is_up = link, is_up

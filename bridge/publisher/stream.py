@@ -218,6 +218,10 @@ class BatchStream:
         self.media.forget()
         self.prove(link)
 
+    def doubt(self) -> None:
+        """What is accepted from here on may be of another incarnation."""
+        self.proof = self.proof or Proof(self.tracker.sequence, self.engine_time)
+
     @property
     def proven(self) -> Proof:
         """The last batch that is known to be of the log's incarnation."""
