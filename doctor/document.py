@@ -27,6 +27,7 @@ class Code(StrEnum):
     TIERS_CLEARED = "tiers_cleared"
     POOL_CLEARED = "pool_cleared"
     POOL_REMOVED = "pool_removed"
+    UNHELD_REMOVED = "unheld_removed"
     ADAPTER_UNKNOWN = "adapter_unknown"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"

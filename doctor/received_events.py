@@ -142,6 +142,15 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "let an engine announce as `REMOTE` only what all instances of the model read. It ends"
             " as the engine stores these blocks itself; or unregister it, and register it again",
         ),
+        Doubt.UNHELD_REMOVED: _Words(
+            Code.UNHELD_REMOVED,
+            "it has removed blocks from its GPU that it had not stored, though no batch is missing:"
+            " what it says is not what its cache does. Connectors do so that send removals of their"
+            " CPU under the name GPU (vLLM's SimpleCPUOffloadConnector up to 0.28), and a clear"
+            " that the engine has announced and could not do"
+            " (reset_prefix_cache?reset_external=true while requests run)",
+            f"take a later release of the connector, or none; then {CLEAR}",
+        ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",

@@ -332,7 +332,8 @@ class Service(msgspec.Struct, kw_only=True):
             " some of its cache groups do; `objects_wait` are a pool's, whose blocks no engine has"
             " announced: it is unconfirmed. So it is of a hybrid model: `attention_only` are the"
             " blocks that it has announced of windows and recurrent states since it began, held or"
-            " not."
+            " not. `unheld_removed` are those that it has removed from its GPU since it held"
+            " nothing, and had not stored: it is unconfirmed until it clears or restarts."
         ),
     ]
     Connected: Annotated[

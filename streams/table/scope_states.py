@@ -132,6 +132,8 @@ class ScopeStates:
             unsure = Doubt.TIERS_CLEARED
         if not unsure and state.sparse_blocks is not None:
             unsure = Doubt.ATTENTION_ONLY
+        if not unsure and state.contradicts_itself:
+            unsure = Doubt.UNHELD_REMOVED
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (
             *(loss, degraded_at, unsure, unsure_at),
