@@ -30,7 +30,7 @@ _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
     ),
     Code.MATCHES_MORE: (
         *(Code.PREFIX_CACHING_OFF, Code.ASLEEP, Code.RANKS),
-        *(Code.NEVER_REMOVES, Code.LOST_BATCHES, Code.ATTENTION_ONLY),
+        *(Code.NEVER_REMOVES, Code.LOST_BATCHES, Code.PARTIAL_REUSE, Code.ATTENTION_ONLY),
     ),
 }
 """What explains a finding, where it was found, too."""

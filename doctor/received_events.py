@@ -151,6 +151,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " (reset_prefix_cache?reset_external=true while requests run)",
             f"take a later release of the connector, or none; then {CLEAR}",
         ),
+        Doubt.PARTIAL_REUSE: _Words(
+            Code.PARTIAL_REUSE,
+            "TensorRT-LLM takes a block of which a prompt needs a part and writes over it, by"
+            " default, and no event says so: such blocks count until it restarts",
+            "start it with `enable_partial_reuse: false` in its `kv_cache_config`, and register it"
+            " with `kv_partial_reuse` `none`; or route as before, and report `cached_tokens` to"
+            " POST /feedback, which shows how much less it reuses",
+        ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",

@@ -70,6 +70,7 @@ class Doubt(StrEnum):
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
+    PARTIAL_REUSE = "partial_reuse"  # it may have overwritten blocks, and says nothing of that
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table
     UNHELD_REMOVED = UNHELD_REMOVED  # it has removed from its GPU what it had never stored

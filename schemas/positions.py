@@ -38,6 +38,9 @@ CPU_CLEARED: Final = 1 << 10
 DISK_CLEARED: Final = 1 << 11
 """So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""
 
+REUSES_IN_PART: Final = 1 << 16
+"""It may overwrite blocks of which a prompt needs a part, and says nothing of that."""
+
 OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
 """The names of DISK: what is there may outlive the process that stored it."""
 

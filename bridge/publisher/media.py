@@ -13,11 +13,15 @@ them, and that is known from then on.
 So it is with DISK, by each of its names: neither a clear nor the end of a process empties it. And
 with the CPU of a vLLM engine: `POST /reset_prefix_cache` clears the GPU, and the CPU where it is
 asked for that; the event is the same (vLLM 0.9 to 0.33).
+
+And so is whether what it holds may have been overwritten. TensorRT-LLM takes a block that a prompt
+shares a part of, where nothing hangs on that and no request uses it, and says nothing
+(`enable_partial_reuse`, its default in 1.0 to main of 2026).
 """
 
 from typing import Final
 
-from bridge.wire import DecodedBatch, vllm
+from bridge.wire import DecodedBatch, trtllm, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
 from schemas.errors import EventError
@@ -26,6 +30,7 @@ from schemas.positions import (
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
+    REUSES_IN_PART,
     SHARES,
     media_of_next,
 )
@@ -44,10 +49,12 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_lasting", "names")
+    __slots__ = ("_in_part", "_lasting", "names")
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
+        in_part = registration.kind == trtllm.KIND and registration.kv_partial_reuse != "none"
+        self._in_part = REUSES_IN_PART if in_part else 0
         # What a clear may leave.
         self._lasting = sum(TIERS) if registration.kind == vllm.KIND else OUTLIVING
 
@@ -72,4 +79,5 @@ class Media:
                 detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
                 batch = batch._replace(dropped=[*batch.dropped, error])
+        self.names |= self._in_part if batch.event_count else 0
         return batch

@@ -20,6 +20,7 @@ from schemas.limits import (
 from schemas.registration import (
     CurveServerKey,
     KvOffloading,
+    KvPartialReuse,
     KvTokenBytes,
     KvTokens,
     LabelName,
@@ -217,6 +218,14 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " `lmcache` LMCache does within it, whose blocks are known by their tokens. JSON only."
             " Where vLLM's is not said, its answers stay unconfirmed behind a clear that"
             " comes after a loss, for 1,000 batches at least."
+        ),
+    ] = ""
+    kv_partial_reuse: Annotated[
+        KvPartialReuse,
+        Meta(
+            description="With `none` the engine never reuses a part of a block (TensorRT-LLM:"
+            " `enable_partial_reuse: false`). JSON only. Where TensorRT-LLM's is not said, its"
+            " answers are unconfirmed: it overwrites such blocks, and no event says so."
         ),
     ] = ""
     cache_group: Literal[0] | None = None

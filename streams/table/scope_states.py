@@ -14,6 +14,7 @@ from schemas.positions import (
     CPU_CLEARED,
     DISK_CLEARED,
     POOL_CLEARED,
+    REUSES_IN_PART,
     Confirmation,
     PublisherState,
 )
@@ -78,6 +79,7 @@ class _Summary(NamedTuple):
     confirmed: dict[ConfirmationSource, int]
 
 
+_UNSURE_OF_MEDIA = (Doubt.POOL_CLEARED, Doubt.TIERS_CLEARED, Doubt.PARTIAL_REUSE)
 _UNKNOWN = _Known()
 _NEVER = float("-inf")
 _EMPTY = _Summary(0, 0, {})
@@ -130,6 +132,8 @@ class ScopeStates:
         has_tiers = state.media & (CPU_CLEARED | DISK_CLEARED) or state.tiers_unheard is not None
         if not unsure and has_tiers:
             unsure = Doubt.TIERS_CLEARED
+        if not unsure and state.media & REUSES_IN_PART:
+            unsure = Doubt.PARTIAL_REUSE
         if not unsure and state.sparse_blocks is not None:
             unsure = Doubt.ATTENTION_ONLY
         if not unsure and state.contradicts_itself:
@@ -271,7 +275,7 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source in (*UNSURE, Doubt.POOL_CLEARED, Doubt.TIERS_CLEARED):
+        if source in (*UNSURE, *_UNSURE_OF_MEDIA):
             since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)
