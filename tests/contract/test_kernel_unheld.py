@@ -63,6 +63,9 @@ def test_other_tiers_say_nothing_and_what_they_hold_excuses_it(
     bench.store(publisher, ABC, medium=medium)
     bench.apply(publisher, removed())
     assert unheld(publisher) == 0
+    bench.apply(publisher, stored(ABC, hashes=OTHERS, block_size=BLOCK_SIZE + 1, medium=medium))
+    bench.apply(publisher, removed(OTHERS))
+    assert unheld(publisher) == 0, "though it is left out"
     bench.apply(publisher, removed(medium=Medium.GPU, shared=True))
     assert unheld(publisher) == 0
 
