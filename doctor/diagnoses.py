@@ -26,10 +26,12 @@ _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
     Code.MATCHES_NOTHING: (
         *(Code.EVENTS_OFF, Code.PREFIX_CACHING_OFF, Code.BLOCK_SIZE, Code.ATTENTION_ONLY),
     ),
-    Code.MATCHES_LESS: (Code.RANKS, Code.BLOCK_SIZE, Code.LEFT_OUT, Code.LOST_BATCHES),
+    Code.MATCHES_LESS: (
+        *(Code.RANKS, Code.BLOCK_SIZE, Code.LEFT_OUT, Code.LOST_BATCHES, Code.UNHELD_REMOVED),
+    ),
     Code.MATCHES_MORE: (
         *(Code.PREFIX_CACHING_OFF, Code.ASLEEP, Code.RANKS),
-        *(Code.NEVER_REMOVES, Code.LOST_BATCHES, Code.ATTENTION_ONLY),
+        *(Code.NEVER_REMOVES, Code.LOST_BATCHES, Code.PARTIAL_REUSE, Code.ATTENTION_ONLY),
     ),
 }
 """What explains a finding, where it was found, too."""

@@ -31,6 +31,8 @@ class Code(StrEnum):
     CHUNKS_UNKNOWN = "chunks_unknown"
     POOL_CLEARED = "pool_cleared"
     POOL_REMOVED = "pool_removed"
+    UNHELD_REMOVED = "unheld_removed"
+    PARTIAL_REUSE = "partial_reuse"
     ADAPTER_UNKNOWN = "adapter_unknown"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"

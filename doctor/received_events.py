@@ -166,6 +166,23 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "let an engine announce as `REMOTE` only what all instances of the model read. It ends"
             " as the engine stores these blocks itself; or unregister it, and register it again",
         ),
+        Doubt.UNHELD_REMOVED: _Words(
+            Code.UNHELD_REMOVED,
+            "it has removed blocks from its GPU that it had not stored, though no batch is missing:"
+            " what it says is not what its cache does. Connectors do so that send removals of their"
+            " CPU under the name GPU (vLLM's SimpleCPUOffloadConnector up to 0.28), and a clear"
+            " that the engine has announced and could not do"
+            " (reset_prefix_cache?reset_external=true while requests run)",
+            f"take a later release of the connector, or none; then {CLEAR}",
+        ),
+        Doubt.PARTIAL_REUSE: _Words(
+            Code.PARTIAL_REUSE,
+            "TensorRT-LLM takes a block of which a prompt needs a part and writes over it, by"
+            " default, and no event says so: such blocks count until it restarts",
+            "start it with `enable_partial_reuse: false` in its `kv_cache_config`, and register it"
+            " with `kv_partial_reuse` `none`; or route as before, and report `cached_tokens` to"
+            " POST /feedback, which shows how much less it reuses",
+        ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",

@@ -19,7 +19,7 @@ GATEWAY_HELD_BYTES_MAX: Final = 512 * MIB
 # A request waits so long for the registrations, while a service that was started reads them: then
 # status="503". Its body is not read until then.
 GATEWAY_START_S: Final = 5.0
-GATEWAY_START_LOOK_S: Final = 0.02
+GATEWAY_START_LOOK_S: Final = 0.02  # between two looks whether the index is there
 
 GATEWAY_NAMED_MAX: Final = 8  # models that are named where another one was asked for
 

@@ -18,6 +18,7 @@ from schemas.identities import (
     HASHES_DIFFER,
     OBJECTS_WAIT,
     POOL_REMOVED,
+    UNHELD_REMOVED,
 )
 
 
@@ -73,8 +74,10 @@ class Doubt(StrEnum):
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
     NEVER_REMOVED = "never_removed"  # it says what is on CPU or DISK, and never what is gone
     CHUNKS_UNKNOWN = "chunks_unknown"  # what it has offloaded may be blocks kept several as one
+    PARTIAL_REUSE = "partial_reuse"  # it may have overwritten blocks, and says nothing of that
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table
+    UNHELD_REMOVED = UNHELD_REMOVED  # it has removed from its GPU what it had never stored
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

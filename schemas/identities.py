@@ -99,8 +99,14 @@ ATTENTION_ONLY: Final = "attention_only"
 began: answers count what its other groups hold, and its engine may reuse less of that.
 """
 
+UNHELD_REMOVED: Final = "unheld_removed"
+"""Reason of blocks that a publisher has removed from its GPU, and had not announced since it held
+nothing, though no batch is missing: its events do not say what its cache does.
+"""
+
 UNSURE: Final = (
     *(COPIES_UNKNOWN, GROUPS_DIFFER, HASHES_DIFFER, OBJECTS_WAIT, POOL_REMOVED, ATTENTION_ONLY),
+    UNHELD_REMOVED,
 )
 """Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 

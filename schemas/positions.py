@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from schemas.engine_facts import EngineFacts
-from schemas.identities import ATTENTION_ONLY, POOL_REMOVED, Rank, Text
+from schemas.identities import ATTENTION_ONLY, POOL_REMOVED, UNHELD_REMOVED, Rank, Text
 from schemas.limits import GROUP_NUMBER_MAX, INCARNATION_MAX, OFFSET_MAX, SEQUENCE_MAX
 from schemas.troubles import NO_TROUBLES, Troubles
 
@@ -53,6 +53,9 @@ of which some never say what is gone from there.
 
 TAKEN_BACK: Final = 1 << 15
 """It has removed blocks from such a tier, too."""
+
+REUSES_IN_PART: Final = 1 << 16
+"""It may overwrite blocks of which a prompt needs a part, and says nothing of that."""
 
 OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
 """The names of DISK: what is there may outlive the process that stored it."""
@@ -206,6 +209,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         tiers_unheard: the last clear, which was of its GPU and ended a loss: what was lost may have
             been of other tiers, and be there yet. None where there is none, or it has shown since
             that it has none (`streams.bounds.TIERS_SHOWN_BATCHES`).
+        unheld_removed: how many blocks it has removed from its GPU that it held nowhere, since it
+            cleared: see `Kernel.unheld_removed`.
     """
 
     incarnation: IncarnationNumber = 0
@@ -225,13 +230,24 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     base_group: bool = False
     sparse_blocks: BlockCount | None = None
     tiers_unheard: SequenceNumber | None = None
+    unheld_removed: BlockCount | None = 0
 
     @property
     def uncounted(self) -> dict[str, int]:
-        """`left_out`, and beside it what it has announced of sparse groups, by reason."""
-        if self.sparse_blocks is None:
-            return self.left_out
-        return self.left_out | {ATTENTION_ONLY: self.sparse_blocks}
+        """`left_out`, and beside it what it has announced of sparse groups, and removed without
+        having held it, by reason.
+        """
+        uncounted = self.left_out
+        if self.sparse_blocks is not None:
+            uncounted = uncounted | {ATTENTION_ONLY: self.sparse_blocks}
+        if self.contradicts_itself:
+            uncounted = uncounted | {UNHELD_REMOVED: self.unheld_removed or 0}
+        return uncounted
+
+    @property
+    def contradicts_itself(self) -> bool:
+        """Whether it has removed what it did not hold, and nothing of it is known to be lost."""
+        return bool(self.unheld_removed) and self.degraded_since is None
 
     @property
     def may_have_chunks(self) -> bool:

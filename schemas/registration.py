@@ -107,6 +107,11 @@ KvOffloading = Literal["", "none", "native", "lmcache"]
 is gone from there; LMCache, by hashes of its own; "" where it is not said.
 """
 
+KvPartialReuse = Literal["", "none"]
+"""What of an engine's block a prompt may take for its own that ends within it: nothing; "" where it
+is not said.
+"""
+
 Role = Literal["combined", "prefill", "decode"]
 """What an instance does with the requests that it is sent: both phases, or one of them."""
 
@@ -190,6 +195,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             what it is seen to do.
         kv_offloading: with `none` it has no other tier than its GPU, and stores in no pool, so that
             a clear of the GPU is one of all that it holds.
+        kv_partial_reuse: with `none` it never takes a block of which a prompt needs a part, as
+            TensorRT-LLM does by default, and says nothing of what it overwrites.
         url: what routers call the engine, byte for byte, where they ask by gRPC; "" where that is
             `http_url`.
         pool: the instance that was registered, where this is one of its members (`pool_members`).
@@ -216,6 +223,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     http_endpoint: Text = ""
     kv_cache_report_mode: ReportMode = ""
     kv_offloading: KvOffloading = ""
+    kv_partial_reuse: KvPartialReuse = ""
     hash_profile: HashProfile | None = None
     peer_url: Text = ""
     registered_at: Seconds = 0.0

@@ -22,12 +22,16 @@ named none such, what it has offloaded may be chunks, and one that it names show
 And whether it says what is gone from there. LMCache and Mooncake's store connector within vLLM name
 blocks by their tokens as they store them, and never one that they no longer have; vLLM's own
 offloading does (`kv_offloading` `native`).
+
+And so is whether what it holds may have been overwritten. TensorRT-LLM takes a block that a prompt
+shares a part of, where nothing hangs on that and no request uses it, and says nothing
+(`enable_partial_reuse`, its default in 1.0 to main of 2026).
 """
 
 from collections.abc import Iterable
 from typing import Final
 
-from bridge.wire import DecodedBatch, DecodedRun, vllm
+from bridge.wire import DecodedBatch, DecodedRun, trtllm, vllm
 from bridge.wire.batch import first_block_of, is_unsized
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
@@ -39,6 +43,7 @@ from schemas.positions import (
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
+    REUSES_IN_PART,
     SHARES,
     TAKEN_BACK,
     UNSIZED,
@@ -63,7 +68,7 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_first_blocks", "_is_vllm", "_lasting", "_passed_over", "names")
+    __slots__ = ("_first_blocks", "_in_part", "_is_vllm", "_lasting", "_passed_over", "names")
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
@@ -71,6 +76,8 @@ class Media:
         self._is_vllm = registration.kind == vllm.KIND
         self._passed_over = 0 if self._is_vllm else UNSIZED | DESCRIBED
         self._passed_over |= DESCRIBED if registration.kv_offloading == "native" else 0
+        in_part = registration.kind == trtllm.KIND and registration.kv_partial_reuse != "none"
+        self._in_part = REUSES_IN_PART if in_part else 0
         # What a clear may leave.
         self._lasting = sum(TIERS) if self._is_vllm else OUTLIVING
 
@@ -100,6 +107,7 @@ class Media:
                 detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
                 batch = batch._replace(dropped=[*batch.dropped, error])
+        self.names |= self._in_part if batch.event_count else 0
         return batch
 
     def _note(self, batch: DecodedBatch | DecodedRun) -> None:

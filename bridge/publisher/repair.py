@@ -29,7 +29,8 @@ believed to have had all: a long one loses what the engine's socket has no room 
 
 Not detected: an incarnation whose buffer no longer has the number of the log's last batch. It is
 taken for the same incarnation with a gap, as live batches with such numbers are
-(`bridge.publisher.tracker`).
+(`bridge.publisher.tracker`). Where it begins right behind that batch, no gap tells: the log's
+batches then stay in doubt, until a clear, or the engine's HTTP address, shows whose they are.
 """
 
 from collections.abc import Iterable, Iterator
@@ -230,6 +231,8 @@ class ReplayRepair:
             if answer is not RepairStep.MORE:
                 break
         if taken:
+            if not self._is_proven(taken[0]):
+                self._sequencer.doubt()
             self._progress = True
             self._barren_skips = 0
             self.replayed += len(taken)
@@ -491,6 +494,16 @@ class ReplayRepair:
         if sequence == -1:
             return batch.sequence == 0
         return engine_time > 0 and (batch.sequence, batch.engine_time) == (sequence, engine_time)
+
+    def _is_proven(self, batch: DecodedBatch) -> bool:
+        """Whether the first batch that is taken of a reply is known to be of the log's incarnation,
+        or follows on nothing of it, or a gap tells that it may not be.
+        """
+        sequence, engine_time = self._sequencer.stream.proven
+        if self._taken or self._anchored or sequence < 0 or not engine_time:
+            return True
+        follows = batch.sequence == self._sequencer.stream.cursor.sequence + 1
+        return not follows or self._is_same_process()
 
     def _may_be_the_one_before(self, batch: DecodedBatch) -> bool:
         """Whether what was taken for a new incarnation was there before the log's last batch."""

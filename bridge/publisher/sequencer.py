@@ -266,6 +266,10 @@ class Sequencer:
         if self.stream.links.last == link:
             self.stream.prove(link)
 
+    def doubt(self) -> None:
+        """What follows may be of another incarnation: its replay does not have the last batch."""
+        self.stream.doubt()
+
     # Whose a replay is: see `bridge.publisher.pairing`
 
     def comparable(self) -> int | None:

@@ -202,6 +202,10 @@ class BatchStream:
         self._media.forget()
         self.prove(link)
 
+    def doubt(self) -> None:
+        """What is accepted from here on may be of another incarnation."""
+        self._proof = self.proven
+
     @property
     def proven(self) -> Proof:
         """The last batch that is known to be of the log's incarnation."""

@@ -20,6 +20,7 @@ from schemas.limits import (
 from schemas.registration import (
     CurveServerKey,
     KvOffloading,
+    KvPartialReuse,
     KvTokenBytes,
     KvTokens,
     LabelName,
@@ -220,6 +221,14 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " comes after a loss, for 1,000 batches at least."
         ),
     ] = ""
+    kv_partial_reuse: Annotated[
+        KvPartialReuse,
+        Meta(
+            description="With `none` the engine never reuses a part of a block (TensorRT-LLM:"
+            " `enable_partial_reuse: false`). JSON only. Where TensorRT-LLM's is not said, its"
+            " answers are unconfirmed: it overwrites such blocks, and no event says so."
+        ),
+    ] = ""
     cache_group: Literal[0] | None = None
     hash_profile: HashProfileModel | None = None
     memory_segment: Annotated[
@@ -333,7 +342,8 @@ class Service(msgspec.Struct, kw_only=True):
             " some of its cache groups do; `objects_wait` are a pool's, whose blocks no engine has"
             " announced: it is unconfirmed. So it is of a hybrid model: `attention_only` are the"
             " blocks that it has announced of windows and recurrent states since it began, held or"
-            " not."
+            " not. `unheld_removed` are those that it has removed from its GPU since it held"
+            " nothing, and had not stored: it is unconfirmed until it clears or restarts."
         ),
     ]
     Connected: Annotated[

@@ -319,7 +319,8 @@ FOLDED: Final[tuple[Family[PublisherStates], ...]] = (
     gauges(
         "reprise_publisher_left_out_blocks",
         "Blocks that the publisher has announced and holds, and no answer counts, by reason;"
-        " of attention_only all that it has announced since it began.",
+        " of attention_only all that it has announced since it began, of unheld_removed all that it"
+        " has removed and did not hold.",
         (*_LABELS, "reason"),
         lambda found: [
             ((*_labels(publisher), reason), float(blocks))

@@ -435,6 +435,18 @@ class Kernel(ReadOnlyKernel, Protocol):
         """It had, when its rows were written."""
         ...
 
+    def unheld_removed(self, publisher: PublisherId, /) -> int | None:
+        """How many blocks it has removed from its GPU since it held nothing, and held neither there
+        nor anywhere else, of groups that form prefixes: its events contradict one another. None
+        where it may have had a copy that is not counted, since a store of it was taken for a
+        report. No row says so. Cost O(1).
+        """
+        ...
+
+    def set_unheld_removed(self, publisher: PublisherId, blocks: int | None, /) -> None:
+        """It had, when its rows were written."""
+        ...
+
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
     ) -> None:

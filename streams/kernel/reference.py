@@ -71,6 +71,7 @@ from streams.kernel.scan import scan_query
 from streams.kernel.tier_moves import Moves
 from streams.kernel.walk import Holder, further, match_instance, match_shards
 
+GPU_TIER: Final = tier_of(Medium.GPU, shared=False)
 GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes
 LEFT_OUT_REASON_BYTES_MAX: Final = 64  # of a reason's name; what is longer is `other`
 LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
@@ -184,6 +185,8 @@ class _Publisher:
         self.has_base = False  # it has stored blocks of group 0 that form prefixes, since `clear`
         # Blocks announced of groups that its engine needs and no answer counts, since `clear`.
         self.sparse_blocks: int | None = None
+        # Blocks removed from the GPU that it held nowhere; None: it may have an uncounted copy.
+        self.unheld_removed: int | None = 0
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
         self.held: Counter[PrefixScope] = Counter()  # entries on any tier
         # Keys of objects that wait, by the scope in which they do and their "prefix" there, and of
@@ -255,6 +258,12 @@ class _Publisher:
     def groups(self) -> int:
         """How many cache groups are known to form prefixes; 0 while it is group 0 alone."""
         return self.held[self.scope(GROUPS)]
+
+    def forms_prefix(self, group: int) -> bool:
+        """Whether a cache group is known to form prefixes."""
+        if not self.groups:
+            return group == 0 and self.has_base
+        return GROUPS_MASK ^ group in self.entries
 
     def uneven(self) -> int:
         """How many blocks some of these groups hold and others do not: a block has as many names
@@ -385,6 +394,14 @@ class ReferenceKernel:
     def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
         self._publishers[publisher].sparse_blocks = blocks
 
+    @_locked
+    def unheld_removed(self, publisher: PublisherId, /) -> int | None:
+        return self._publishers[publisher].unheld_removed
+
+    @_locked
+    def set_unheld_removed(self, publisher: PublisherId, blocks: int | None, /) -> None:
+        self._publishers[publisher].unheld_removed = blocks
+
     @_changing
     def register(
         self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
@@ -404,7 +421,7 @@ class ReferenceKernel:
     def clear(self, publisher: PublisherId, /) -> int:
         owner = self._publishers[publisher]
         removed = -owner.aliases
-        owner.has_base, owner.sparse_blocks = False, None
+        owner.has_base, owner.sparse_blocks, owner.unheld_removed = False, None, 0
         for scope in {entry.scope: None for entry in owner.entries.values()}:
             removed += self._clear_scope(publisher, scope)
             change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
@@ -465,6 +482,8 @@ class ReferenceKernel:
     def _clear_medium(
         self, publisher: PublisherId, owner: _Publisher, medium: Medium, moves: Moves
     ) -> None:
+        if medium is Medium.GPU:
+            owner.unheld_removed = 0
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
             lasting = (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
             held = {
@@ -725,6 +744,7 @@ class ReferenceKernel:
         is_sure = self._is_sure_again(publisher, owner, key, tier)
         if count and event.reported and not event.aliases:
             self._counters["reported"] += 1
+            owner.unheld_removed = None  # it may be a copy
             return
         self._counters["stored"] += 1
         if count and (is_sure or (event.undecided and not event.aliases)):
@@ -770,6 +790,7 @@ class ReferenceKernel:
                 continue
             count = entry.counts[tier] if entry is not None else 0
             if count and (event.reported or count == HOLD_COUNT_MAX):
+                owner.unheld_removed = None  # likewise
                 continue
             prefix = key if entry is None else entry.prefix
             change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count + 1)
@@ -931,10 +952,20 @@ class ReferenceKernel:
                 counter = "skipped_group" if skipped else "unknown_removed"
                 if event.shared and owner.routable and not skipped:
                     self._note_pool_removal(publisher, owner, key, tier)
+                if tier == GPU_TIER and not (event.whole or event.left):
+                    self._note_unheld(owner, key, event.group)
             self._counters[counter] += 1
             if entry is not None and held:
                 moves.note(key, entry.scope, entry.prefix)
                 self._forget_aliases(publisher, owner, entry, moves)
+
+    def _note_unheld(self, owner: _Publisher, key: int, group: int) -> None:
+        """A block was removed from the GPU that is not held there: where it is held nowhere else,
+        the publisher's events contradict one another.
+        """
+        is_known = key in owner.entries or key ^ LEFT_OUT_MASK in owner.entries
+        if owner.unheld_removed is not None and not is_known and owner.forms_prefix(group):
+            owner.unheld_removed += 1
 
     def _remove_one(
         self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, key: int

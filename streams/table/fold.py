@@ -263,6 +263,7 @@ class Fold:
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
         state.sparse_blocks = state.tiers_unheard = None
+        state.unheld_removed = 0
         is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
         state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
 
@@ -284,6 +285,7 @@ class Fold:
         cleared = self.kernel.apply(handle, events, state.sequence)
         state.base_group = self.kernel.has_base_group(handle)
         state.sparse_blocks = self.kernel.sparse_blocks(handle)
+        state.unheld_removed = self.kernel.unheld_removed(handle)
         self._note_left_out(publisher, state, record.bridge_time)
         self._note_joined(publisher, record.bridge_time)
         self._expect(state, record)  # only of events that were folded
@@ -580,6 +582,7 @@ class Fold:
                 self.kernel.set_base_group(handle)
             if state.sparse_blocks is not None:
                 self.kernel.set_sparse_blocks(handle, state.sparse_blocks)
+            self.kernel.set_unheld_removed(handle, state.unheld_removed)
             self._put(publisher, state)
         for publisher, registered in registrations.items():
             self.registrations[publisher] = registered

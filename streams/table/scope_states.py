@@ -14,6 +14,7 @@ from schemas.positions import (
     CPU_CLEARED,
     DISK_CLEARED,
     POOL_CLEARED,
+    REUSES_IN_PART,
     Confirmation,
     PublisherState,
 )
@@ -83,6 +84,7 @@ _UNSURE_OF_MEDIA = (
     Doubt.TIERS_CLEARED,
     Doubt.NEVER_REMOVED,
     Doubt.CHUNKS_UNKNOWN,
+    Doubt.PARTIAL_REUSE,
 )
 _UNKNOWN = _Known()
 _NEVER = float("-inf")
@@ -140,8 +142,12 @@ class ScopeStates:
             unsure = Doubt.NEVER_REMOVED
         if not unsure and state.may_have_chunks:
             unsure = Doubt.CHUNKS_UNKNOWN
+        if not unsure and state.media & REUSES_IN_PART:
+            unsure = Doubt.PARTIAL_REUSE
         if not unsure and state.sparse_blocks is not None:
             unsure = Doubt.ATTENTION_ONLY
+        if not unsure and state.contradicts_itself:
+            unsure = Doubt.UNHELD_REMOVED
         said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
         is_known = known.stated and said == (
             *(loss, degraded_at, unsure, unsure_at),

@@ -142,7 +142,8 @@ def test_ranks_of_one_stream_are_registered_at_one_endpoint(tenant: Tenant, send
 
     def register(rank: int) -> None:
         entry = entry_of(CASES[2], tenant, sender)
-        body = {**entry, "instance_id": "a", "dp_rank": rank}
+        said = {"kv_partial_reuse": "none"} if rank else {}
+        body = {**entry, **said, "instance_id": "a", "dp_rank": rank}
         status, answer = tenant.api.post("/register", body)
         assert status == 200, answer
 
@@ -175,7 +176,8 @@ def test_ranks_of_one_stream_are_registered_at_one_endpoint(tenant: Tenant, send
         return tenant.longest(PROMPT, block_size=BLOCK) == 8
 
     tenant.until(has_second, "the blocks of the second rank")
-    confirmed = {0: ("exact", ""), 1: ("exact", "")}
-    tenant.until(lambda: standings() == confirmed, "that each rank is confirmed")
+    due = {0: ("unconfirmed", "partial_reuse"), 1: ("exact", "")}
+    tenant.until(lambda: standings() == due, "that each rank is as it is registered")
+    assert tenant.await_finding("partial_reuse")["dp_ranks"] == [0]
     assert tenant.query(PROMPT, block_size=BLOCK)["a"]["DP"] == {"0": 4, "1": 8}
     assert tenant.metric("reprise_bridge_dropped_total") == 0

@@ -366,6 +366,7 @@ class History:
                             dict(kernel.left_out(one)),
                             kernel.has_base_group(one),
                             kernel.sparse_blocks(one),
+                            kernel.unheld_removed(one),
                         )
                         for one in (
                             kernel.open_publisher(stream_of(instance, model), rank)

@@ -114,6 +114,7 @@ class SimulatedEngine:
             instance_id=f"engine-{number}",
             block_size=BLOCK_SIZE,
             kv_offloading="none",
+            kv_partial_reuse="none",
         )
         self.ranks = [self]
         self._others: dict[tuple[int, int], PublisherKey] = {}  # whose batch it is that is not ours

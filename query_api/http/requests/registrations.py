@@ -35,6 +35,7 @@ from schemas.registration import (
     NO_EVENTS,
     HashProfile,
     KvOffloading,
+    KvPartialReuse,
     Label,
     Labels,
     PublisherKind,
@@ -70,6 +71,7 @@ OWN_FIELDS: Final = frozenset(
         "kv_cache_report_mode",
         "kv_capacity_tokens",
         "kv_offloading",
+        "kv_partial_reuse",
         "labels",
         "max_num_seqs",
         "memory_segment",
@@ -86,6 +88,7 @@ _OF_EVENTS: Final = (
     "replay_endpoint",
     "kv_cache_report_mode",
     "kv_offloading",
+    "kv_partial_reuse",
     "curve_server_key",
 )
 """Fields that say how events are published."""
@@ -179,6 +182,7 @@ def read_register_command(
         http_endpoint=http_endpoint,
         kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
         kv_offloading=_offloading(_text(fields, "kv_offloading", wire)),
+        kv_partial_reuse=_partial_reuse(_text(fields, "kv_partial_reuse", wire)),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
         role=_read_role(fields, wire),
@@ -299,6 +303,16 @@ def _offloading(name: str) -> KvOffloading:
     more = f", got: {shown(name)}"
     detail = "kv_offloading must be none, native or lmcache"
     raise RequestError("invalid_value", detail, field="kv_offloading", more=more)
+
+
+def _partial_reuse(name: str) -> KvPartialReuse:
+    for reuse in get_args(KvPartialReuse):
+        if name == reuse:
+            found: KvPartialReuse = reuse
+            return found
+    more = f", got: {shown(name)}"
+    detail = "kv_partial_reuse must be none"
+    raise RequestError("invalid_value", detail, field="kv_partial_reuse", more=more)
 
 
 def _curve_server_key(key: str, endpoint: str) -> str:

@@ -128,6 +128,8 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.NEVER_REMOVED, "never_removed"),
         (Doubt.POOL_CLEARED, "pool_cleared"),
         (Doubt.POOL_REMOVED, "pool_removed"),
+        (Doubt.UNHELD_REMOVED, "unheld_removed"),
+        (Doubt.PARTIAL_REUSE, "partial_reuse"),
         (Doubt.RANK_MISSING, "ranks"),
         (Doubt.NO_HEARTBEAT, "not_followed"),
     ],

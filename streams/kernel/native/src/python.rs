@@ -182,6 +182,21 @@ impl Kernel {
         self.write(set).map_err(unknown(publisher))
     }
 
+    #[pyo3(signature = (publisher, /))]
+    fn unheld_removed(&self, publisher: u64) -> PyResult<Option<u64>> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known.map(|known| known.unheld_removed).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, blocks, /))]
+    fn set_unheld_removed(&self, publisher: u64, blocks: Option<u64>) -> PyResult<()> {
+        let set = |turn: &mut WriteTurn| {
+            turn.publisher(publisher).map(|(known, _)| known.unheld_removed = blocks)
+        };
+        self.write(set).map_err(unknown(publisher))
+    }
+
     #[pyo3(signature = (publisher, lora_name, routable, is_shard = false, /))]
     fn register(
         &self,

@@ -11,7 +11,7 @@ from xxhash import xxh3_64_intdigest
 
 from bridge.publisher.anchor import Anchor
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire import dynamo, mooncake, sglang, vllm
+from bridge.wire import dynamo, mooncake, sglang, trtllm, vllm
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import MEDIA, TIERS, media_bit, media_of, medium_of
 from schemas.answer_states import Doubt
@@ -22,12 +22,13 @@ from schemas.positions import (
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
+    REUSES_IN_PART,
     SHARES,
     Confirmation,
     PublisherState,
 )
 from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import KvPartialReuse, PublisherKind, Registration
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from streams.table.scope_states import ConfirmationSource, ScopeStates
@@ -140,6 +141,33 @@ class Engine:
 @pytest.fixture
 def engine(packer: ArrayPacker) -> Engine:
     return Engine(packer)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "reuse", "due"),
+    [
+        (trtllm.KIND, "", Doubt.PARTIAL_REUSE),
+        (trtllm.KIND, "none", ""),
+        (vllm.KIND, "", ""),
+        (sglang.KIND, "", ""),
+    ],
+)
+def test_an_engine_that_may_overwrite_blocks_without_a_word_is_not_confirmed(
+    packer: ArrayPacker, kind: PublisherKind, reuse: KvPartialReuse, due: str, together: bool
+) -> None:
+    registered = msgspec.structs.replace(registration(kind=kind), kv_partial_reuse=reuse)
+    engine = Engine(packer, registered)
+    more = [[stored(block=8)]] * 3 if together else []
+    engine.send([stored()], *more)
+    assert engine.is_held
+    assert (engine.doubt, bool(engine.state.media & REUSES_IN_PART)) == (due, bool(due))
+    engine.restart_bridge()
+    engine.send([ALL])
+    assert engine.doubt == due
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [stored()], 0]), at=0)
+    assert (engine.state.incarnation, engine.doubt) == (2, due)
+    assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
 
 
 def test_an_engine_that_uses_one_name_of_a_tier_is_as_exact_as_before(
@@ -408,7 +436,7 @@ def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_
     engine.send([named])
     assert (engine.doubt, engine.is_degraded) == (Doubt.NEVER_REMOVED, False)
     engine.restart_bridge()
-    engine.send([chain(3)], [removed("GPU")])
+    engine.send([chain(7)], [removed("GPU")])
     assert engine.doubt == Doubt.NEVER_REMOVED
     engine.send([removed(medium)])
     assert engine.doubt == ""

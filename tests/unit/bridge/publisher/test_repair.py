@@ -92,6 +92,40 @@ def test_a_reply_without_the_logs_last_batch_confirms_nothing() -> None:
     assert scene.sequencer[KEY].stream.proven_link == 0
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_reply_that_begins_right_behind_the_logs_last_batch_never_proves_what_follows(
+    waits: bool,
+) -> None:
+    """Another process may have come that far, with a buffer that reaches no further back."""
+    scene = Scene(*[12] * waits)
+    assert scene.replays(10, 11, *[12] * waits) is (RepairStep.DONE if waits else RepairStep.MORE)
+    if not waits:
+        assert scene.ends() is RepairStep.ASK
+    assert scene.cursor == Cursor(1, 11)
+    (record,) = scene.records
+    assert isinstance(record, EventsRecord)
+    assert record.doubted is True
+    scene.repair = ReplayRepair(scene.sequencer[KEY])
+    assert scene.repair.start == 9, "what was taken is no anchor"
+    scene.replays(11)
+    assert scene.ends() is RepairStep.DONE
+    assert scene.repair.doubt is Doubt.NOTHING_REPLAYED
+    assert scene.sequencer[KEY].stream.is_doubted
+
+
+def test_a_reply_that_begins_there_goes_on_with_the_process_that_published_that_batch() -> None:
+    scene = Scene()
+    stream = scene.sequencer[KEY].stream
+    stream.begin_link(LINK)
+    stream.prove(LINK)
+    stream.pairing.note_whole()
+    stream.links.note(LINK)
+    assert scene.replays(10, 11) is RepairStep.MORE
+    (record,) = scene.records
+    assert isinstance(record, EventsRecord)
+    assert record.doubted is msgspec.UNSET
+
+
 def test_an_engine_that_has_nothing_newer_confirms() -> None:
     scene = Scene()
     assert scene.replays(9) is RepairStep.MORE

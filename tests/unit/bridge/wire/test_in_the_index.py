@@ -1,5 +1,6 @@
 """What vLLM and SGLang send of blocks that are not plain, and what a query finds of it then."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,12 +9,13 @@ import pytest
 
 from bridge.wire import open_source
 from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.errors import WireError
 from schemas.events import encode_events, extra_key
 from schemas.identities import PrefixScope, StreamKey
 from schemas.registration import KvOffloading, PublisherKind
 from streams.kernel import Kernel, array_packer, open_kernel
 from streams.kernel.interface import InstanceMatch
-from tests.unit.bridge.messages import registration
+from tests.unit.bridge.messages import Captured, captured_messages, registration
 
 BLOCK = 4
 STREAM = StreamKey("default", "m", BLOCK, "", "w-1")
@@ -343,3 +345,30 @@ def test_a_salt_of_sglang_is_a_field(packer: ArrayPacker, shape: Shape) -> None:
 
 def _first_six(event: Event) -> list[object]:
     return [event[name] for name in VLLM_FIELDS[:6]]
+
+
+def by_release() -> dict[str, list[Captured]]:
+    found = defaultdict(list)
+    for captured in captured_messages():
+        found[captured.name.partition("/")[0]].append(captured)
+    return found
+
+
+@pytest.mark.parametrize("size", [4, 16])
+@pytest.mark.parametrize(("release", "messages"), by_release().items(), ids=by_release())
+def test_no_release_removes_from_its_gpu_what_it_has_not_announced(
+    release: str, messages: list[Captured], size: int
+) -> None:
+    """Whether its blocks can be used or are left out."""
+    first = messages[0]
+    registered = registration(kind=first.kind, dp_rank=first.rank)
+    registered = msgspec.structs.replace(registered, block_size=size)
+    source, kernel = open_source(registered, PythonArrayPacker()), open_kernel(1337)
+    publisher = kernel.open_publisher(*registered.publisher)
+    for captured in messages:
+        try:
+            batch = source.decode(captured.frames)
+        except WireError:
+            continue
+        kernel.apply(publisher, encode_events(batch.events), -1)
+        assert not kernel.unheld_removed(publisher), captured.name

@@ -246,6 +246,39 @@ def test_an_engine_with_a_sparse_group_is_not_confirmed_until_it_ends(
     assert (fold.publishers[PUBLISHER].uncounted, doubt_of(fold)) == ({}, None)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_an_engine_that_removes_what_it_never_stored_is_not_confirmed_until_it_holds_nothing(
+    fold: Fold, any_fold: Callable[[], Fold], restarts: bool
+) -> None:
+    """As vLLM's SimpleCPUOffloadConnector did, whose CPU's removals said GPU."""
+    feed(fold, registered_record(registration()), events_record(0, 0, [stored(0, [1], range(4))]))
+    feed(fold, events_record(1, 1, [removed(1, [1])]))
+    assert (doubt_of(fold), matched(fold, list(range(4)))) == (None, 0), "nothing tells yet"
+    feed(fold, events_record(2, 2, [removed(2, [1])]))
+    if restarts:
+        first, fold = fold, any_fold()
+        encoded = msgspec.msgpack.encode(first.publishers[PUBLISHER])
+        state = msgspec.msgpack.decode(encoded, type=PublisherState)
+        fold.restore(first.offset, {PUBLISHER: state}, first.registrations)
+    assert fold.publishers[PUBLISHER].uncounted == {"unheld_removed": 1}
+    assert doubt_of(fold) == Doubt.UNHELD_REMOVED
+    feed(fold, events_record(3, 3, [removed(3, [2])]))
+    assert fold.publishers[PUBLISHER].uncounted == {"unheld_removed": 2}
+    feed(fold, events_record(4, 4, [cleared(4)]))
+    assert (fold.publishers[PUBLISHER].uncounted, doubt_of(fold)) == ({}, None)
+    feed(fold, events_record(5, 5, [removed(5, [1])]))
+    assert doubt_of(fold) == Doubt.UNHELD_REMOVED, "a clear that was announced and not done"
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))], incarnation=2))
+    assert doubt_of(fold) is None
+
+
+def test_what_is_removed_behind_a_loss_contradicts_nothing(fold: Fold) -> None:
+    feed(fold, registered_record(registration()), events_record(0, 0, [stored(0, [1], range(4))]))
+    feed(fold, gap_record(1, 1), events_record(2, 2, [removed(2, [7])]))
+    state = fold.publishers[PUBLISHER]
+    assert (state.uncounted, state.unheld_removed, state.degraded_since) == ({}, 1, 1)
+
+
 def doubt_of(fold: Fold) -> str | None:
     """Why the publisher is unconfirmed, where its bridge confirms it; None where it is exact."""
     states, source = ScopeStates(), ConfirmationSource(0, "bridge")

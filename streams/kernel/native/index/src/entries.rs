@@ -124,6 +124,7 @@ impl Index {
         let is_sure = self.is_sure_again(publisher, block);
         if before > 0 && block.reported {
             self.count(Counter::Reported, 1);
+            publisher.unheld_removed = None; // it may be a copy
             return Some(slot);
         }
         self.count(Counter::Stored, 1);

@@ -52,6 +52,14 @@ impl Index {
         self.regroup(publisher);
     }
 
+    /// Whether a group is known to form prefixes.
+    pub fn forms_prefix(&self, publisher: &Publisher, group: u32) -> bool {
+        if known(publisher) == 0 {
+            return group == 0 && publisher.has_base;
+        }
+        self.find(publisher, GROUPS_MASK ^ u64::from(group)).is_some()
+    }
+
     /// Has blocks counted anew where an engine has named an entry of these.
     #[inline]
     pub fn settle_groups(&mut self, publisher: &mut Publisher) {

@@ -66,6 +66,8 @@ impl Index {
         let count = publisher.counts.of(&entry, tier);
         if count == 0 || !(block.reported || count == HOLD_COUNT_MAX) {
             self.set_known(publisher, entry, tier, count + 1, true);
+        } else {
+            publisher.unheld_removed = None; // it may be a copy
         }
     }
 
@@ -207,6 +209,16 @@ impl Index {
         let is_one = part.is_some_and(|part| *part.lora_name == *scope);
         if is_one && entry.tiers().eq([tier]) {
             self.remove_whole(publisher, key, tier);
+        }
+    }
+
+    /// A publisher has removed a block from its GPU, and holds none of that name there: where it holds
+    /// none anywhere else, its events contradict one another.
+    #[cold]
+    pub fn note_unheld(&self, publisher: &mut Publisher, key: u64, group: u32) {
+        let is_known = [key, key ^ LEFT_OUT_MASK].map(|name| self.find(publisher, name).is_some());
+        if is_known == [false, false] && self.forms_prefix(publisher, group) {
+            publisher.unheld_removed = publisher.unheld_removed.map(|blocks| blocks + 1);
         }
     }
 

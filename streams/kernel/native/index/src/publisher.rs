@@ -68,6 +68,9 @@ pub struct Publisher {
     /// Blocks announced of groups that its engine needs and no answer counts, since all was dropped;
     /// None where no such group is known.
     pub sparse_blocks: Option<u64>,
+    /// Blocks that it has removed from its GPU and held nowhere, since all was dropped; None where it
+    /// may have had a copy that is not counted.
+    pub unheld_removed: Option<u64>,
     /// Whether it has ever had an object of a block that engines call by a hash of their own.
     pub has_aliases: bool,
 }
@@ -89,6 +92,7 @@ impl Publisher {
             groups: 0,
             has_base: false,
             sparse_blocks: None,
+            unheld_removed: Some(0),
             has_aliases: false,
         }
     }

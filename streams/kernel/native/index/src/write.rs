@@ -25,6 +25,9 @@ use crate::state::{Index, State};
 #[derive(Debug)]
 pub struct UnknownPublisher;
 
+/// The tier of a publisher's own GPU.
+const GPU: u32 = 0;
+
 /// Blocks of an event that are asked for before its turn, and how many events before it.
 const TOUCHED_MAX: usize = 4;
 const EVENTS_AHEAD: usize = 8;
@@ -322,6 +325,9 @@ impl<'a> WriteTurn<'a> {
                             if is_of_pool && !was_left_out {
                                 index.note_pool_removal(publisher, key, event.tier);
                             }
+                            if event.tier == GPU && !was_left_out {
+                                index.note_unheld(publisher, key, event.group);
+                            }
                             continue;
                         }
                     }
@@ -359,6 +365,7 @@ impl<'a> WriteTurn<'a> {
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
         (publisher.has_base, publisher.sparse_blocks) = (false, None);
+        publisher.unheld_removed = Some(0);
         let removed = publisher.live_entries() - publisher.aliases();
         let mut emptied = publisher.memberships.numbers();
         emptied.retain(|&number| {
@@ -379,6 +386,9 @@ impl<'a> WriteTurn<'a> {
 
     /// Drops a publisher's entries on the tiers of a medium, its own and shared.
     fn clear_medium(&mut self, id: u64, medium: u32, moves: &mut Moves) -> Result<()> {
+        if medium == GPU {
+            self.publisher(id)?.0.unheld_removed = Some(0);
+        }
         for tier in [medium, medium + SHARED] {
             let (publisher, index) = self.publisher(id)?;
             let lasting = LASTING.map(|name| publisher.memberships.number_of(name));

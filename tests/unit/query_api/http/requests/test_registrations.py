@@ -115,6 +115,14 @@ def test_and_whether_the_engine_has_other_tiers_than_its_gpu() -> None:
     assert envelope == ErrorEnvelope(error, "invalid_value", "kv_offloading")
 
 
+def test_and_whether_it_reuses_a_part_of_a_block() -> None:
+    for name in ("", "none"):
+        assert read_json(kv_partial_reuse=name).kv_partial_reuse == name
+    envelope = refusal({**FULL, "kv_partial_reuse": "all"}, Wire.JSON)
+    error = "kv_partial_reuse must be none"
+    assert envelope == ErrorEnvelope(error, "invalid_value", "kv_partial_reuse")
+
+
 def read_json(**more: object) -> Registration:
     return read_registration(encode({**FULL, **more}, Wire.JSON), Wire.JSON, KINDS)
 
@@ -495,6 +503,7 @@ def test_an_engine_without_events_has_no_endpoint() -> None:
         ("curve_server_key", "k" * 40),
         ("kv_cache_report_mode", "full"),
         ("kv_offloading", "none"),
+        ("kv_partial_reuse", "none"),
     ],
 )
 def test_an_engine_without_events_says_nothing_of_them(name: str, value: str) -> None:
