@@ -226,6 +226,9 @@ def test_answers_are_what_the_engines_find_in_their_caches(world: World) -> None
     room = len(NAMES) * BLOCKS * BLOCK
     assert world.prompts - world.cached > 2 * room  # so blocks were evicted, again and again
     assert world.service.metric("reprise_bridge_dropped_total") == 0
+    services = world.service.get("/services")[1]["services"]
+    left_out = [reason for one in services for reason in one["LeftOut"]]
+    assert "unheld_removed" not in left_out  # each eviction was of a block that was announced
 
 
 def test_text_has_the_tokens_that_the_engines_compute(world: World) -> None:

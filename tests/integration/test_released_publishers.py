@@ -137,7 +137,8 @@ def test_a_long_past_is_known_whole_or_its_loss_is_told(
         )
         one.register()
         until(lambda: one.longest(prompts[-1]) == 1, what="its last batch", timeout_s=LONG_WAIT_S)
-        engine.publish(removed([LONG + 1]))  # a replay is believed that has shown a live batch
+        # A replay is believed that has shown a live batch.
+        engine.publish(stored([LONG + 1], token_ids=[LONG, LONG, 1, 1]))
         until(
             lambda: one.state() in ("exact", "degraded"),
             what=f"{release} is known",
