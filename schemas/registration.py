@@ -68,18 +68,27 @@ class KindFacts(NamedTuple):
         is_pool: it publishes what a pool holds that every instance of the scope reads.
         has_many_ranks: the events of several ranks may come in one stream.
         pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
+        clears_gpu_alone: its clear may leave what it has offloaded, which may be chunks of blocks.
+        announces_again: it may announce as stored what it holds already, and does not say so: of
+            chains that begin a prompt.
+        announces_chains_again: so with any chain.
+        reuses_in_part: it may overwrite a block that a prompt shares a part of, without an event.
     """
 
     is_self_registered: bool = False
     is_pool: bool = False
     has_many_ranks: bool = False
     pod_label: str = ""
+    clears_gpu_alone: bool = False
+    announces_again: bool = False
+    announces_chains_again: bool = False
+    reuses_in_part: bool = False
 
 
 PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
-    VLLM: KindFacts(pod_label="vllm"),
-    TENSORRT_LLM: KindFacts(has_many_ranks=True, pod_label="tensorrt-llm"),
-    SGLANG: KindFacts(pod_label="sglang"),
+    VLLM: KindFacts(pod_label="vllm", clears_gpu_alone=True, announces_again=True),
+    TENSORRT_LLM: KindFacts(has_many_ranks=True, pod_label="tensorrt-llm", reuses_in_part=True),
+    SGLANG: KindFacts(pod_label="sglang", announces_again=True, announces_chains_again=True),
     MOONCAKE: KindFacts(is_pool=True),
     DYNAMO: KindFacts(has_many_ranks=True),
     LMCACHE: KindFacts(is_self_registered=True),

@@ -31,7 +31,7 @@ shares a part of, where nothing hangs on that and no request uses it, and says n
 from collections.abc import Iterable
 from typing import Final
 
-from bridge.wire import DecodedBatch, DecodedRun, trtllm, vllm
+from bridge.wire import DecodedBatch, DecodedRun
 from bridge.wire.batch import first_block_of, is_unsized
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import TIER_CLEARED, TIERS, media_of
@@ -50,7 +50,7 @@ from schemas.positions import (
     WHOLE,
     media_of_next,
 )
-from schemas.registration import Registration
+from schemas.registration import Registration, facts_of
 
 _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
 """Of each of `TIERS`."""
@@ -68,18 +68,26 @@ class Media:
         names: by which blocks were stored since the last clear, see `bridge.wire.fields.media_bit`.
     """
 
-    __slots__ = ("_first_blocks", "_in_part", "_is_vllm", "_lasting", "_passed_over", "names")
+    __slots__ = (
+        "_clears_gpu_alone",
+        "_first_blocks",
+        "_in_part",
+        "_lasting",
+        "_passed_over",
+        "names",
+    )
 
     def __init__(self, registration: Registration) -> None:
         self.names = 0
         self._first_blocks = b""  # of prompts, the latest ones, until one of them was offloaded
-        self._is_vllm = registration.kind == vllm.KIND
-        self._passed_over = 0 if self._is_vllm else UNSIZED | DESCRIBED
+        facts = facts_of(registration.kind)
+        self._clears_gpu_alone = facts.clears_gpu_alone
+        self._passed_over = 0 if self._clears_gpu_alone else UNSIZED | DESCRIBED
         self._passed_over |= DESCRIBED if registration.kv_offloading == "native" else 0
-        in_part = registration.kind == trtllm.KIND and registration.kv_partial_reuse != "none"
+        in_part = facts.reuses_in_part and registration.kv_partial_reuse != "none"
         self._in_part = REUSES_IN_PART if in_part else 0
         # What a clear may leave.
-        self._lasting = sum(TIERS) if self._is_vllm else OUTLIVING
+        self._lasting = sum(TIERS) if self._clears_gpu_alone else OUTLIVING
 
     def forget(self) -> None:
         """What comes next is of another incarnation."""
@@ -115,7 +123,7 @@ class Media:
         self.names |= batch.media & ~self._passed_over
         if not self.names & DESCRIBED:
             self.names &= ~TAKEN_BACK
-        if not self._is_vllm or self.names & WHOLE:
+        if not self._clears_gpu_alone or self.names & WHOLE:
             return
         if batch.media & UNSIZED:
             self._look_for_first(batch.events)

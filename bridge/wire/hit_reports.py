@@ -20,14 +20,14 @@ What is here is the specification of what the Rust kernel's packer does.
 """
 
 from enum import StrEnum
-from typing import Final, TypeGuard
+from typing import TypeGuard
 
 import msgspec
 
 from bridge.wire.forms import WireEvent
 from schemas.events import SPARSE_SPEC_KINDS, BlockEvent, StoredBlocks
 from schemas.identities import Medium
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import Registration, facts_of
 
 
 class Roots(StrEnum):
@@ -38,23 +38,19 @@ class Roots(StrEnum):
     UNDECIDED = "undecided"
 
 
-_VLLM: Final = PublisherKind("vLLM")
-_SGLANG: Final = PublisherKind("SGLang")
-
-
 def roots_of(registration: Registration) -> Roots:
     """What the registration says of them; no other engine announces what it holds."""
     match registration.kv_cache_report_mode:
         case "full":
             return Roots.REPORTED
-        case "" if registration.kind in (_VLLM, _SGLANG):
+        case "" if facts_of(registration.kind).announces_again:
             return Roots.UNDECIDED
     return Roots.COPIES
 
 
 def all_chains_of(registration: Registration) -> bool:
     """Whether chains that hang on a block are what those are that begin a prompt."""
-    return registration.kind == _SGLANG
+    return facts_of(registration.kind).announces_chains_again
 
 
 def marked(event: BlockEvent, sent: WireEvent, registration: Registration) -> BlockEvent:

@@ -76,7 +76,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import VLLM, LiveRegistration
+from schemas.registration import LiveRegistration, facts_of
 from streams.bounds import BRIDGES_REMEMBERED_MAX, TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
@@ -335,10 +335,10 @@ class Fold:
 
     def _has_gpu_alone(self, publisher: PublisherKey, state: PublisherState, lost: int) -> bool:
         """Whether a clear of a publisher is of all that it holds, after the loss of a batch.
-        Others than vLLM clear all their tiers.
+        Other kinds than vLLM clear all their tiers.
         """
         registered = self.registrations.get(publisher)
-        if registered is None or registered.registration.kind != VLLM:
+        if registered is None or not facts_of(registered.registration.kind).clears_gpu_alone:
             return True
         if state.media or state.tiers_unheard is not None:
             return False
