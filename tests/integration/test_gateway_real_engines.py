@@ -1,7 +1,7 @@
 """One command before two real vLLM servers: conversations of an OpenAI client go back to their
 caches, what was promised is what was found, and an engine that is killed costs no request.
 
-Skipped where no engine is installed: `make engines`, or REPRISE_ENGINES names the folder.
+Skipped where no engine is installed: `make engines`, or REPRISE_VLLM names the folder.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Each answer is equal, or explained by an event of the log between the question and the engine's
 answer, or by the last block of a whole prompt, of which an engine always computes one token.
-Skipped where no engine is installed: `make engines`, or REPRISE_ENGINES names the folder.
+Skipped where no engine is installed: `make engines`, or REPRISE_VLLM names the folder.
 """
 
 import random
