@@ -11,7 +11,9 @@ from typing import Final
 
 import msgspec
 
+from bridge.engine_http.address import read_base_url
 from bridge.engine_http.client import NoAnswerError, get
+from bridge.engine_http.keys import ENGINE_KEYS
 from gateway.fleet import Fleet
 from gateway.names import EngineNames
 from schemas.errors import EndpointError
@@ -22,6 +24,8 @@ CATALOG_AT_ONCE_MAX: Final = 8  # engines that are asked; a file each
 CATALOG_WAIT_S: Final = 5.0  # for an answer
 CATALOG_SILENT_ROUNDS: Final = 3  # without one; half a minute
 CATALOG_BYTES_MAX: Final = 1 * MIB  # of an answer
+
+_PATH: Final = "/v1/models"
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +63,7 @@ class Catalog:
         """One round. Cost O(engines)."""
         engines = self._fleet.base_urls()
         self._names.keep(engines)
+        ENGINE_KEYS.keep(engines)
         for base_url in self._missed.keys() - engines.keys():
             del self._missed[base_url]
         places = asyncio.Semaphore(CATALOG_AT_ONCE_MAX)
@@ -73,7 +78,7 @@ class Catalog:
         try:
             reply = await get(
                 base_url,
-                "/v1/models",
+                _PATH,
                 with_body=True,
                 wait_s=self.wait_s,
                 bytes_max=CATALOG_BYTES_MAX,
@@ -85,6 +90,7 @@ class Catalog:
                 self._fleet.give_up(base_url)
             return
         del self._missed[base_url]
+        ENGINE_KEYS.note(read_base_url(base_url), _PATH, reply.status)
         if reply.status != 200:
             return
         try:

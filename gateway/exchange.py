@@ -87,7 +87,7 @@ class _FailedAttemptError(Exception):
     Attributes:
         is_broken: whether it may have begun.
         target: the engine.
-        kind: for counts: `unreachable`, `broken`, `refused`.
+        kind: for counts: `unreachable`, `broken`, `refused`, `key_refused`.
     """
 
     def __init__(
@@ -106,6 +106,10 @@ class _RefusedError(Exception):
     def __init__(self, refusal: _Refusal) -> None:
         self.refusal = refusal
         super().__init__()
+
+
+class _KeyRefusedError(Exception):
+    """An engine does not take the key that is the gateway's, and not its client's."""
 
 
 class BrokenOffError(Exception):
@@ -286,6 +290,8 @@ class Exchange:
                     refusal = error.refusal
                     text = f"it answers HTTP {refusal.status}"
                     raise _FailedAttemptError(target, "refused", text, refusal) from error
+                except _KeyRefusedError as error:
+                    raise _FailedAttemptError(target, "key_refused", str(error)) from error
                 except BROKEN as error:
                     is_stale = isinstance(error, CLOSED_MEANWHILE) and sent.is_reused
                     if not is_stale or is_last or self.state is State.PASSING:
@@ -323,7 +329,8 @@ class Exchange:
     ) -> bytes:
         request = self._request
         headers = [*request.headers, ("Accept-Encoding", "identity")]
-        key = ENGINE_KEYS.of(read_base_url(target.base_url))
+        url = read_base_url(target.base_url)
+        key = ENGINE_KEYS.of(url)
         if key:  # the client's own is none of the engine's
             headers = [one for one in headers if one[0] != "authorization"]
             headers.append(("Authorization", key))
@@ -335,6 +342,9 @@ class Exchange:
         async with self._parts.upstream.ask(
             "POST", target.base_url, path, headers=headers, body=body, sent=sent
         ) as answer:
+            if ENGINE_KEYS.note(url, request.path, answer.status):
+                text = f"it refuses its key of engines.keys: HTTP {answer.status}"
+                raise _KeyRefusedError(text)
             if 500 <= answer.status < 600 or answer.status in _BUSY:
                 raise _RefusedError(await _refusal_of(answer))
             if not (200 <= answer.status < 300 or 400 <= answer.status < 600):

@@ -157,10 +157,12 @@ class ScriptedEngine:
     Attributes:
         deeds: the next ones.
         seen: requests.
+        refused: questions without its key.
         whole: answers that were written whole.
         is_silent: whether it takes requests and answers nothing, whatever it is asked.
         gone: connections that ended while something was to be answered.
         answers_with: the document of an answer, where it is another one.
+        key: that it wants, as vLLM for all paths below `/v1`; "" for none.
     """
 
     def __init__(self, name: str) -> None:
@@ -168,9 +170,11 @@ class ScriptedEngine:
         self.deeds: deque[Deed] = deque()
         self.seen: list[Seen] = []
         self.whole = 0
+        self.refused = 0
         self.gone = 0
         self.models: list[dict[str, Any]] = []
         self.is_silent = False
+        self.key = ""
         self.answers_with: Callable[[Seen], bytes] | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -207,6 +211,10 @@ class ScriptedEngine:
                 if self.is_silent:
                     await reader.read()
                     return
+                if self.key and headers.get("authorization") != f"Bearer {self.key}":
+                    self.refused += 1
+                    self._write_json(writer, {"error": "Unauthorized"}, 401)
+                    continue
                 if method == "GET":
                     self._write_json(writer, {"object": "list", "data": self.models})
                     continue

@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
 
 import pytest
 
-from bridge.engine_http.keys import ENGINE_KEYS, EngineKey
+from bridge.engine_http.keys import ENGINE_KEYS, EngineKey, EngineKeys
 from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
+from routing.fold.failures import FAILING_RUN
+from schemas.conditions import Conditions, Part
 from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
@@ -413,6 +416,69 @@ def test_engine_gets_its_own_key_in_place_of_the_clients() -> None:
         run(scenario)
     finally:
         ENGINE_KEYS.use(())
+
+
+@pytest.fixture
+def engine_keys() -> Iterator[EngineKeys]:
+    """Those of the process; none are left."""
+    yield ENGINE_KEYS
+    ENGINE_KEYS.use(())
+    ENGINE_KEYS.keep(())
+    ENGINE_KEYS.conditions = None
+
+
+def test_engine_that_refuses_its_key_is_left_for_another_one(engine_keys: EngineKeys) -> None:
+    conditions = engine_keys.conditions = Conditions(lambda: 0.0)
+
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).key = "right"
+        refusing = found.engines["a"]
+        refusing.key = "another"
+        engine_keys.use([EngineKey("127.0.0.1", "right")])
+        for number in range(30):
+            got = await found.client.post(PROMPT | {"user": f"u-{number}"})
+            assert (got.status, got.document["engine"]) == (200, "b")
+        [one] = conditions.all()
+        assert (one.part, one.reason) == (Part.ENGINE_KEYS, "key_refused")
+        assert refusing.url.removeprefix("http://") in one.message
+        assert found.gateway.endpoint.failures["key_refused"] >= FAILING_RUN
+        assert found.gateway.endpoint.failures["key_refused"] < 10, "it is left out"
+        errors = {
+            outcome.error
+            for decision in found.router.live.recent(100, lambda tenant: True)
+            for outcome in decision.outcomes
+        }
+        assert "it refuses its key of engines.keys: HTTP 401" in errors
+        refusing.key = "right"
+        await found.gateway.catalog.ask()
+        assert not conditions.all()
+
+    run(scenario)
+
+
+def test_client_is_not_told_of_keys_that_are_not_its_own(engine_keys: EngineKeys) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.key = "right"
+        engine_keys.use([EngineKey("127.0.0.1", "wrong")])
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["code"]) == (502, "engines_failed")
+
+    run(scenario)
+
+
+def test_key_that_an_engine_refuses_of_its_client_is_the_clients_own() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).key = "right"
+        got = await found.client.post(PROMPT, headers={"authorization": "Bearer wrong"})
+        assert (got.status, got.document) == (401, {"error": "Unauthorized"})
+        # The catalog, which has no key, may have asked, too.
+        assert found.gateway.endpoint.tries == {1: 1}
+        assert not found.gateway.endpoint.failures
+
+    run(scenario)
 
 
 def test_request_waits_while_a_service_that_was_started_reads_its_log() -> None:
