@@ -1,12 +1,15 @@
 """Asks engines what they serve, `GET /v1/models`, again and again. Asyncio; one loop.
 
 A round asks each engine once; who does not answer keeps what it said last. One that has not
-answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up.
+answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up. One that has refused a
+model is asked at once.
 """
 
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -20,6 +23,7 @@ from schemas.errors import EndpointError
 from schemas.limits import MIB
 
 CATALOG_PAUSE_S: Final = 5.0  # between two rounds
+CATALOG_DOUBT_PAUSE_S: Final = 0.5  # the same, of engines that have refused a model
 CATALOG_AT_ONCE_MAX: Final = 8  # engines that are asked; a file each
 CATALOG_WAIT_S: Final = 5.0  # for an answer
 CATALOG_SILENT_ROUNDS: Final = 3  # without one; half a minute
@@ -57,7 +61,23 @@ class Catalog:
             except Exception:
                 self.faults += 1
                 logger.exception("Unexpected error while engines were asked for models; going on")
-            await asyncio.sleep(CATALOG_PAUSE_S)
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Until the next round; engines that refuse a model meanwhile are asked at once."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CATALOG_PAUSE_S):
+                while True:
+                    await self._fleet.is_doubted.wait()
+                    await self.ask_doubted()
+                    await asyncio.sleep(CATALOG_DOUBT_PAUSE_S)
+
+    async def ask_doubted(self) -> None:
+        """Those that have refused a model since they were asked."""
+        doubted = dict(self._fleet.doubted)
+        self._fleet.doubted.clear()
+        self._fleet.is_doubted.clear()
+        await self._ask_all(doubted)
 
     async def ask(self) -> None:
         """One round. Cost O(engines)."""
@@ -66,6 +86,9 @@ class Catalog:
         ENGINE_KEYS.keep(engines)
         for base_url in self._missed.keys() - engines.keys():
             del self._missed[base_url]
+        await self._ask_all(engines)
+
+    async def _ask_all(self, engines: Iterable[str]) -> None:
         places = asyncio.Semaphore(CATALOG_AT_ONCE_MAX)
 
         async def one(base_url: str) -> None:

@@ -52,6 +52,9 @@ _EVENTS: Final = b"text/event-stream"
 _BUSY: Final = frozenset({408, 425, 429})
 """Of an engine that works, and takes no more now: another one may."""
 
+_NOT_FOUND: Final = 404
+"""Of a model, a response or a path: another engine may have it."""
+
 
 class State(Enum):
     """See the module."""
@@ -87,7 +90,7 @@ class _FailedAttemptError(Exception):
     Attributes:
         is_broken: whether it may have begun.
         target: the engine.
-        kind: for counts: `unreachable`, `broken`, `refused`, `key_refused`.
+        kind: for counts: `unreachable`, `broken`, `refused`, `key_refused`, `not_found`.
     """
 
     def __init__(
@@ -192,7 +195,7 @@ class Exchange:
                 status = 0 if error.refusal is None else error.refusal.status
                 if 400 <= status < 500:
                     self._parts.placer.cancelled(placement)
-                    if status not in _BUSY:
+                    if status not in _BUSY and status != _NOT_FOUND:
                         break
                 else:
                     self._parts.placer.failed(placement, str(error))
@@ -289,7 +292,11 @@ class Exchange:
                 except _RefusedError as error:
                     refusal = error.refusal
                     text = f"it answers HTTP {refusal.status}"
-                    raise _FailedAttemptError(target, "refused", text, refusal) from error
+                    kind = "refused"
+                    if refusal.status == _NOT_FOUND:
+                        kind = "not_found"
+                        self._parts.fleet.refused(target, self._request.model)
+                    raise _FailedAttemptError(target, kind, text, refusal) from error
                 except _KeyRefusedError as error:
                     raise _FailedAttemptError(target, "key_refused", str(error)) from error
                 except BROKEN as error:
@@ -347,9 +354,17 @@ class Exchange:
                 raise _KeyRefusedError(text)
             if 500 <= answer.status < 600 or answer.status in _BUSY:
                 raise _RefusedError(await _refusal_of(answer))
+            if answer.status == _NOT_FOUND and self._has_other(target):
+                raise _RefusedError(await _refusal_of(answer))
             if not (200 <= answer.status < 300 or 400 <= answer.status < 600):
                 raise ValueError(f"it answers HTTP {answer.status} to a request")
             return await take(answer)
+
+    def _has_other(self, target: EngineTarget) -> bool:
+        """Whether another engine may be tried, too."""
+        if self._placed is None or self.tries >= GATEWAY_TRIED_MAX:
+            return False
+        return any(one.key != target.key for one in self._placed.left)
 
     # Answers
 

@@ -157,11 +157,11 @@ class ScriptedEngine:
     Attributes:
         deeds: the next ones.
         seen: requests.
-        refused: questions without its key.
         whole: answers that were written whole.
         is_silent: whether it takes requests and answers nothing, whatever it is asked.
         gone: connections that ended while something was to be answered.
         answers_with: the document of an answer, where it is another one.
+        lacks: the document of a 404, of requests that ask for what it does not have.
         key: that it wants, as vLLM for all paths below `/v1`; "" for none.
     """
 
@@ -170,11 +170,11 @@ class ScriptedEngine:
         self.deeds: deque[Deed] = deque()
         self.seen: list[Seen] = []
         self.whole = 0
-        self.refused = 0
         self.gone = 0
         self.models: list[dict[str, Any]] = []
         self.is_silent = False
         self.key = ""
+        self.lacks: Callable[[Seen], object] = lambda seen: None
         self.answers_with: Callable[[Seen], bytes] | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -212,7 +212,6 @@ class ScriptedEngine:
                     await reader.read()
                     return
                 if self.key and headers.get("authorization") != f"Bearer {self.key}":
-                    self.refused += 1
                     self._write_json(writer, {"error": "Unauthorized"}, 401)
                     continue
                 if method == "GET":
@@ -220,6 +219,9 @@ class ScriptedEngine:
                     continue
                 seen = Seen(path, headers, body, writer.get_extra_info("peername")[1])
                 self.seen.append(seen)
+                if (document := self.lacks(seen)) is not None:
+                    self._write_json(writer, document, 404)
+                    continue
                 deed = self.deeds.popleft() if self.deeds else Deed.ANSWER
                 if deed in (Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER):
                     await self._answer_and_more(deed, writer)

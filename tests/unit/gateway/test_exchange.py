@@ -3,17 +3,28 @@
 import asyncio
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
 from bridge.engine_http.keys import ENGINE_KEYS, EngineKey, EngineKeys
 from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
-from gateway.catalog import CATALOG_SILENT_ROUNDS
+from gateway.catalog import CATALOG_PAUSE_S, CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
 from routing.fold.failures import FAILING_RUN
 from schemas.conditions import Conditions, Part
-from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
+from tests.gateway import (
+    BROKEN_DEEDS,
+    CHAT,
+    EVENTS,
+    Deed,
+    ScriptedEngine,
+    Seen,
+    World,
+    until,
+    world,
+)
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
 STREAM = PROMPT | {"stream": True}
@@ -416,6 +427,80 @@ def test_engine_gets_its_own_key_in_place_of_the_clients() -> None:
         run(scenario)
     finally:
         ENGINE_KEYS.use(())
+
+
+def serve(engine: ScriptedEngine, model: str) -> None:
+    """Lets an engine serve that model alone, as vLLM."""
+
+    def lacks(seen: Seen) -> object:
+        name = seen.document["model"]
+        missing = {"message": f"The model `{name}` does not exist.", "param": "model", "code": 404}
+        return None if name == model else {"error": missing}
+
+    engine.models = [{"id": model, "object": "model"}]
+    engine.lacks = lacks
+
+
+def engines_of_m(found: World) -> int:
+    """How many a request for `m` may go to."""
+    model = found.gateway.fleet.model("default", "m")
+    return 0 if model is None else len(model.targets)
+
+
+def test_engine_that_serves_another_model_since_is_left_for_one_that_serves_it() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            serve(await found.add(name), "m")
+        await found.gateway.catalog.ask()
+        changed = found.engines["a"]
+        serve(changed, "n")
+        while not changed.seen:
+            user = f"u-{len(found.engines['b'].seen)}"
+            got = await found.client.post(PROMPT | {"user": user})
+            assert (got.status, got.document["engine"]) == (200, "b")
+        assert found.gateway.endpoint.failures == {"not_found": 1}
+        assert not found.router.live.failing(found.router.now()), "it works"
+        await until(lambda: engines_of_m(found) == 1, CATALOG_PAUSE_S - 1.0)  # no round is due
+        serve(changed, "m")
+        await found.gateway.catalog.ask()
+        assert engines_of_m(found) == 2
+
+    run(scenario)
+
+
+def test_model_that_no_engine_has_is_refused_in_an_engines_words() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            serve(await found.add(name), "n")
+        await found.gateway.catalog.ask()
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["param"]) == (404, "model")
+        assert found.seen() == {"a": 1, "b": 1}
+        await found.gateway.catalog.ask()
+        assert engines_of_m(found) >= 1
+        assert (await found.client.post(PROMPT)).status == 404
+
+    run(scenario)
+
+
+def test_response_that_the_gateway_does_not_know_is_sought_at_each_engine() -> None:
+    def lacks(seen: Seen, name: str) -> object:
+        previous = seen.document.get("previous_response_id", f"resp_{name}_")
+        return None if previous.startswith(f"resp_{name}_") else {"error": "Response not found"}
+
+    async def scenario(found: World) -> None:
+        for name in "abcd":
+            (await found.add(name)).lacks = partial(lacks, name=name)
+        for name in "abcd":
+            asked = {"model": "m", "input": "x", "previous_response_id": f"resp_{name}_1"}
+            got = await found.client.post(asked, "/v1/responses")
+            assert (got.status, got.document["engine"]) == (200, name)
+        asked["previous_response_id"] = "resp_none_1"
+        got = await found.client.post(asked, "/v1/responses")
+        assert (got.status, got.document) == (404, {"error": "Response not found"})
+        assert not found.router.live.failing(found.router.now())
+
+    run(scenario)
 
 
 @pytest.fixture
