@@ -345,7 +345,7 @@ async def _body_of(headers: dict[str, str], reader: asyncio.StreamReader) -> byt
 
 
 def _is_stream(seen: Seen) -> bool:
-    return bool(seen.document.get("stream"))
+    return bool(seen.body and seen.document.get("stream"))
 
 
 def _chunk(data: bytes) -> bytes:

@@ -12,6 +12,7 @@ from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_PAUSE_S, CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
+from gateway.upstream import GATEWAY_BODY_AT_ONCE_BYTES_MAX
 from routing.fold.failures import FAILING_RUN
 from schemas.conditions import Conditions, Part
 from tests.gateway import (
@@ -27,6 +28,7 @@ from tests.gateway import (
 )
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
+LARGE = b'{"x":"%s"}' % (b"x" * GATEWAY_BODY_AT_ONCE_BYTES_MAX)
 STREAM = PROMPT | {"stream": True}
 
 
@@ -54,6 +56,22 @@ def test_body_and_answer_are_passed_on_byte_for_byte() -> None:
         assert (got.status, got.body) == (200, b'{"odd" :  1e0}\n')
         assert got.header("x-engine") == "yes"
         assert got.is_whole
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", LARGE], ids=["none", "small", "large"])
+@pytest.mark.parametrize("value", [b"caf\xe9", b"caf\xc3\xa9", b"\xff\x80"])
+def test_bytes_of_a_header_are_passed_on_as_they_came(value: bytes, body: bytes) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.answers_with = lambda seen: b"{}"
+        head = b"POST /rerank HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\nx-own: %s\r\n\r\n"
+        got = await found.client.send(head % (len(body), value) + body)
+        assert got.status == 200
+        [seen] = engine.seen
+        assert seen.headers["x-own"].encode("latin-1") == value
+        assert seen.body == body
 
     run(scenario)
 
