@@ -14,6 +14,7 @@ request may be what they fail over.
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -147,6 +148,7 @@ class Exchange:
         self._placed: PlacedRequest | None = None
         self._placement: Placement | None = None
         self._kept_bytes = 0
+        self._complete: Callable[[], None] | None = None  # from the last event on
         self._waiting: dict[asyncio.Timeout, str] = {}
 
     async def run(self) -> None:
@@ -168,11 +170,17 @@ class Exchange:
         finally:
             self._give_back()
 
-    def gone(self) -> None:
-        """Its client has gone; what is under way was ended."""
+    def gone(self) -> bool:
+        """Its client has gone; what is under way was ended. Whether the client has all of it: many
+        close their connection at the last event, and wait for no end in HTTP.
+        """
         if self._placement is not None and self.state in (State.WAITING, State.PASSING):
-            self._parts.placer.cancelled(self._placement)
+            if self._complete is None:
+                self._parts.placer.cancelled(self._placement)
+            else:
+                self._complete()
         self.state = State.ENDED
+        return self._complete is not None
 
     async def _try_engines(self, placed: PlacedRequest) -> None:
         broken = 0
@@ -390,6 +398,8 @@ class Exchange:
                 passed = events.feed(piece)
                 if events.has_begun:
                     outcome.begin()
+                if events.is_last:
+                    self._complete = partial(outcome.complete, answer.status, events.usage)
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()

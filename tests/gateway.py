@@ -75,6 +75,7 @@ class Deed(Enum):
     DRIP = "drip"
     LATE_BREAK = "late_break"
     HANG = "hang"
+    DONE_WITHOUT_END = "done_without_end"
 
 
 BROKEN_DEEDS = (
@@ -123,6 +124,9 @@ _LAST_WORDS = {
     Deed.TWO_LENGTHS: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
 }
 """What an engine writes before it closes the connection."""
+
+_DONE = b'data: {"choices":[],"usage":%s}\n\ndata: [DONE]\n\n' % json.dumps(USAGE).encode()
+_LAST_WORDS[Deed.DONE_WITHOUT_END] = _STREAM + b"%x\r\n%s\r\n" % (len(_DONE), _DONE)
 
 _MORE = b'HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{"of": "none"}'
 
@@ -274,7 +278,8 @@ class ScriptedEngine:
         if deed in (Deed.ERROR_500, Deed.ERROR_503, Deed.BUSY, Deed.BAD_REQUEST):
             self._write_json(writer, {"error": {"message": "own words"}}, int(deed.value))
             return True
-        if deed in (Deed.SILENCE, Deed.HANG):
+        if deed in (Deed.SILENCE, Deed.HANG, Deed.DONE_WITHOUT_END):
+            write(_LAST_WORDS.get(deed, b""))
             if await reader.read(1) == b"":
                 self.gone += 1
             return False
@@ -438,6 +443,7 @@ class Client:
         headers: dict[str, str] | None = None,
         leaves_after_bytes: int | None = None,
         leaves_after_s: float | None = None,
+        leaves_at: bytes | None = None,
     ) -> ClientAnswer:
         """Sends a request and reads until the answer is whole, or the connection ends."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -446,7 +452,10 @@ class Client:
         lines += [f"{name}: {value}" for name, value in named.items()]
         data = "\r\n".join([*lines, "", ""]).encode() + body
         return await self.send(
-            data, leaves_after_bytes=leaves_after_bytes, leaves_after_s=leaves_after_s
+            data,
+            leaves_after_bytes=leaves_after_bytes,
+            leaves_after_s=leaves_after_s,
+            leaves_at=leaves_at,
         )
 
     async def get(self, path: str, headers: dict[str, str] | None = None) -> ClientAnswer:
@@ -460,6 +469,7 @@ class Client:
         *,
         leaves_after_bytes: int | None = None,
         leaves_after_s: float | None = None,
+        leaves_at: bytes | None = None,
     ) -> ClientAnswer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         parsed = _Parsed()
@@ -479,6 +489,8 @@ class Client:
                 parser.feed_data(piece)
                 if leaves_after_bytes is not None and got >= leaves_after_bytes:
                     writer.transport.abort()
+                    break
+                if leaves_at is not None and leaves_at in parsed.body:
                     break
         except ConnectionError:
             pass

@@ -306,6 +306,33 @@ def test_client_that_goes_ends_the_request_at_its_engine(body: dict[str, object]
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("deed", "at", "event", "status"),
+    [
+        (Deed.DONE_WITHOUT_END, b"[DONE]\n\n", "completed", 200),
+        (Deed.SLOW_STREAM, b"w1", "cancelled", 499),
+    ],
+)
+def test_client_that_closes_at_the_last_event_has_all_of_it(
+    deed: Deed, at: bytes, event: str, status: int
+) -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(deed)
+        await found.client.post(
+            {"model": "m", "prompt": list(range(100)), "stream": True},
+            "/v1/completions",
+            leaves_at=at,
+        )
+        await found.until_quiet()
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        last = recent.outcomes[-1]
+        cached = 64 if event == "completed" else None
+        assert (last.event.value, last.cached_tokens) == (event, cached)
+        assert found.gateway.endpoint.answered == {("/v1/completions", status): 1}
+
+    run(scenario)
+
+
 def test_slow_client_holds_its_engine_back() -> None:
     async def scenario(found: World) -> None:
         engine = await found.add("a")
