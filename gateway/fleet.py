@@ -106,6 +106,7 @@ class Fleet:
         self._names = names
         self._clock = clock
         self._looked_at = float("-inf")
+        self._was_ready = False
         self._models: dict[tuple[str, str], ServedModel] = {}
         self._found: dict[tuple[str, str], ServedModel | None] = {}
 
@@ -211,9 +212,9 @@ class Fleet:
         return None
 
     def _current(self, kept_s: float) -> Mapping[tuple[str, str], ServedModel]:
-        now = self._clock.monotonic()
-        if now >= self._looked_at + kept_s:
-            self._looked_at = now
+        now, is_ready = self._clock.monotonic(), self._view.ready
+        if now >= self._looked_at + kept_s or is_ready != self._was_ready:
+            self._looked_at, self._was_ready = now, is_ready
             self._found.clear()
             self._models = self._read(self._view.registered())
         return self._models
