@@ -44,6 +44,7 @@ from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KIB
 
 GATEWAY_FIRST_BYTE_S: Final = 600.0  # for an engine, however it drips
+GATEWAY_STALE_S: Final = 1.0  # until it is seen that a kept connection had been closed
 GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
 
 Headers = list[tuple[bytes, bytes]]
@@ -287,7 +288,7 @@ class Exchange:
         self._parts.fleet.begin(target)
         try:
             for is_last in (False, True):
-                sent = Sent()
+                sent, sent_at = Sent(), self._parts.clock.monotonic()
                 try:
                     async with asyncio.timeout(GATEWAY_FIRST_BYTE_S) as patience:
                         self._wait_for(target, patience)
@@ -309,6 +310,9 @@ class Exchange:
                     raise _FailedAttemptError(target, "key_refused", str(error)) from error
                 except BROKEN as error:
                     is_stale = isinstance(error, CLOSED_MEANWHILE) and sent.is_reused
+                    # What is said of a connection that was closed before is said at once.
+                    took_s = self._parts.clock.monotonic() - sent_at
+                    is_stale = is_stale and took_s < GATEWAY_STALE_S
                     if not is_stale or is_last or self.state is State.PASSING:
                         self._break(target, error)
             raise AssertionError("the second one returns or raises")

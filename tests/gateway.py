@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
+from gateway.exchange import GATEWAY_STALE_S
 from gateway.gateway import Gateway
 from gateway.settings import GatewaySettings
 from gateway.upstream import Upstream
@@ -76,6 +77,7 @@ class Deed(Enum):
     LATE_BREAK = "late_break"
     HANG = "hang"
     DONE_WITHOUT_END = "done_without_end"
+    LATE_CLOSE = "late_close"
 
 
 BROKEN_DEEDS = (
@@ -124,6 +126,8 @@ _LAST_WORDS = {
     Deed.TWO_LENGTHS: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
 }
 """What an engine writes before it closes the connection."""
+
+_PAUSES_S = {Deed.LATE_BREAK: 0.15, Deed.LATE_CLOSE: GATEWAY_STALE_S + 0.2}
 
 _DONE = b'data: {"choices":[],"usage":%s}\n\ndata: [DONE]\n\n' % json.dumps(USAGE).encode()
 _LAST_WORDS[Deed.DONE_WITHOUT_END] = _STREAM + b"%x\r\n%s\r\n" % (len(_DONE), _DONE)
@@ -292,7 +296,7 @@ class ScriptedEngine:
         if deed is Deed.HALF_STREAM:
             writer.write(_STREAM + _chunk(_event(seen, self.name, "w0")))
         writer.write(_LAST_WORDS.get(deed, b""))
-        await asyncio.sleep(0.15 if deed is Deed.LATE_BREAK else 0.002)
+        await asyncio.sleep(_PAUSES_S.get(deed, 0.002))
         return False
 
     async def _answer_and_more(self, deed: Deed, writer: asyncio.StreamWriter) -> None:

@@ -152,6 +152,18 @@ def test_connection_that_was_closed_meanwhile_is_made_anew() -> None:
     run(scenario)
 
 
+def test_request_that_an_engine_had_for_a_while_is_not_sent_there_again() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        await found.client.post(PROMPT)
+        engine.deeds.append(Deed.LATE_CLOSE)  # of the kept connection, as a crash over it
+        got = await found.client.post(PROMPT)
+        assert (got.status, len(engine.seen)) == (502, 2)
+        assert found.gateway.endpoint.failures == {"broken": 1}
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("deed", [Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER])
 @pytest.mark.parametrize("pause_s", [0.0, 0.2])
 def test_answer_that_no_request_asked_for_is_nobodys(deed: Deed, pause_s: float) -> None:
