@@ -401,11 +401,10 @@ def test_a_short_chat_waits_for_no_long_one_whose_template_is_slow(path: Path) -
     ticks = itertools.count()
     world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
     world.tokenizer.read()
-    long = HI._replace(messages=list(HI.messages) * 3000)
+    long = HI._replace(messages=list(HI.messages) * 1000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ModelTokenizer, "text_of", noted)
-        for prompt in (long, HI):
-            world.run(world.tokens(prompt))
+        world.run(world.tokens(long), world.tokens(HI))
     assert threads[len(long.messages)] is not threading.main_thread()
     assert threads[len(HI.messages)] is threading.main_thread()
 
