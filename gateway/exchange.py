@@ -439,6 +439,8 @@ class Exchange:
             size += len(piece)
             if size > GATEWAY_WHOLE_BYTES_MAX or not self._parts.held.has_room(size):
                 break
+            if _is_played(answer):
+                break
         self._pass()
         outcome.begin()
         await self._send_head(answer.status, headers, placement)
@@ -508,6 +510,15 @@ async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
         if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
             raise ValueError(f"it answers HTTP {answer.status} without end")
     return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+
+
+def _is_played(answer: aiohttp.ClientResponse) -> bool:
+    """Whether a client has use of an answer's parts, as of sound: nobody knows yet how long it is,
+    and it is no JSON.
+    """
+    kind = answer.headers.get("Content-Type", "").lower()
+    is_whole = not kind or kind.startswith("application/json") or answer.status >= 400
+    return not (is_whole or "Content-Length" in answer.headers)
 
 
 def _tells_its_end(answer: aiohttp.ClientResponse) -> bool:

@@ -78,6 +78,8 @@ class Deed(Enum):
     HANG = "hang"
     DONE_WITHOUT_END = "done_without_end"
     LATE_CLOSE = "late_close"
+    SOUND = "sound"
+    SLOW_JSON = "slow_json"
 
 
 BROKEN_DEEDS = (
@@ -126,6 +128,12 @@ _LAST_WORDS = {
     Deed.TWO_LENGTHS: b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{}x",
 }
 """What an engine writes before it closes the connection."""
+
+_PART = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n3\r\n[1,\r\n"
+_LAST_WORDS[Deed.SOUND] = _PART % b"audio/wav"
+_LAST_WORDS[Deed.SLOW_JSON] = _PART % b"application/json"
+_ENDLESS = (Deed.DONE_WITHOUT_END, Deed.SOUND, Deed.SLOW_JSON)
+"""What an engine writes without an end, until its client goes."""
 
 _PAUSES_S = {Deed.LATE_BREAK: 0.15, Deed.LATE_CLOSE: GATEWAY_STALE_S + 0.2}
 
@@ -282,7 +290,7 @@ class ScriptedEngine:
         if deed in (Deed.ERROR_500, Deed.ERROR_503, Deed.BUSY, Deed.BAD_REQUEST):
             self._write_json(writer, {"error": {"message": "own words"}}, int(deed.value))
             return True
-        if deed in (Deed.SILENCE, Deed.HANG, Deed.DONE_WITHOUT_END):
+        if deed in (Deed.SILENCE, Deed.HANG, *_ENDLESS):
             write(_LAST_WORDS.get(deed, b""))
             if await reader.read(1) == b"":
                 self.gone += 1

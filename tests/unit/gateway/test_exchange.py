@@ -345,6 +345,28 @@ def test_client_that_closes_at_the_last_event_has_all_of_it(
     run(scenario)
 
 
+def test_part_of_an_answer_that_is_played_goes_on_at_once() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.SOUND)
+        async with asyncio.timeout(5.0):
+            got = await found.client.post(PROMPT, "/v1/audio/speech", leaves_at=b"[1,")
+        assert (got.status, got.body) == (200, b"[1,")
+
+    run(scenario)
+
+
+def test_part_of_json_is_kept_until_it_is_whole() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.SLOW_JSON)
+        await found.add("b")
+        got = await found.client.post(PROMPT)
+        while found.seen()["a"] == 0:  # it was b's turn
+            got = await found.client.post(PROMPT | {"user": f"u-{found.seen()['b']}"})
+        assert (got.status, got.document["engine"]) == (200, "b")
+
+    run(scenario, silence_s=0.2)
+
+
 def test_slow_client_holds_its_engine_back() -> None:
     async def scenario(found: World) -> None:
         engine = await found.add("a")
