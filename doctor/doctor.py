@@ -36,6 +36,8 @@ _HELP: Final = {
     Part.LOSS: "`reprise repair --data DIR` says what is damaged",
     Part.DATA: "look whether the data directory is still there, and this process may write there",
     Part.MEMORY: "look at memory.dir",
+    Part.ENGINE_KEYS: "write the key that each of them wants (its `--api-key`) into the file of"
+    " `engines.keys`, which is read again within a second",
     Part.TOKENS: "name the files that the engines serve in `tokens`, and start again",
 }
 

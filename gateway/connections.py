@@ -1,7 +1,8 @@
 """Connections to the engines: aiohttp's, but for what no request has asked for.
 
 aiohttp takes whatever lies on a kept connection for the answer to the next request, which is that
-of another client, and reads interim answers without end, and without a pause.
+of another client, and reads interim answers without end, and without a pause. It writes headers in
+UTF-8, whatever they came in.
 """
 
 import asyncio
@@ -11,7 +12,9 @@ from functools import partial
 from typing import Any, Final
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from aiohttp.client_proto import ResponseHandler
+from aiohttp.http_writer import StreamWriter
 
 GATEWAY_INTERIM_MAX: Final = 10  # answers 1xx before the answer: kind="broken"
 
@@ -111,6 +114,26 @@ class EngineConnection(ResponseHandler):
         looking = select.poll()
         looking.register(found.fileno(), select.POLLIN)
         return bool(looking.poll(0))
+
+
+class EngineRequest(aiohttp.ClientRequest):
+    """One request, whose headers go out as they came: each character stands for one byte, where
+    aiohttp would write it in UTF-8.
+    """
+
+    async def write_bytes(
+        self,
+        writer: AbstractStreamWriter,
+        conn: aiohttp.connector.Connection,
+        content_length: int | None = None,
+    ) -> None:
+        """See `ClientRequest`: the head is written by now, and waits for the body."""
+        if isinstance(writer, StreamWriter):
+            # aiohttp has no other way.
+            head = writer._headers_buf  # noqa: SLF001
+            if head and not head.isascii():
+                writer._headers_buf = head.decode().encode("latin-1")  # noqa: SLF001
+        await super().write_bytes(writer, conn, content_length)
 
 
 class EngineConnector(aiohttp.TCPConnector):

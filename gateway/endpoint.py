@@ -161,11 +161,13 @@ class GatewayEndpoint:
         try:
             await exchange.run()
         except asyncio.CancelledError:
-            exchange.gone()
+            is_whole = exchange.gone()
             if not (watch.done() and watch.result()):
                 await self._stop(answer)
                 return
             task.uncancel()
+            if is_whole:
+                return
             raise ClientGoneError("the client left before its answer was complete") from None
         except RepriseError:
             raise

@@ -63,6 +63,11 @@ class EventStream:
             return self._name in _LAST_ONES and self.is_between
         return self._last.rstrip().endswith(_DONE)
 
+    @property
+    def is_last(self) -> bool:
+        """Whether what came ends with the last event, all of it."""
+        return self.is_done and self.is_between
+
     def feed(self, piece: bytes) -> bytes:
         """What is to be passed on now. Cost O(bytes): two searches, where nothing is said of usage.
 

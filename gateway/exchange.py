@@ -14,6 +14,7 @@ request may be what they fail over.
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import aiohttp
@@ -43,6 +44,7 @@ from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KIB
 
 GATEWAY_FIRST_BYTE_S: Final = 600.0  # for an engine, however it drips
+GATEWAY_STALE_S: Final = 1.0  # until it is seen that a kept connection had been closed
 GATEWAY_REFUSAL_BYTES_MAX: Final = 64 * KIB  # of an answer that says that there is none
 
 Headers = list[tuple[bytes, bytes]]
@@ -51,6 +53,9 @@ SendFn = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _EVENTS: Final = b"text/event-stream"
 _BUSY: Final = frozenset({408, 425, 429})
 """Of an engine that works, and takes no more now: another one may."""
+
+_NOT_FOUND: Final = 404
+"""Of a model, a response or a path: another engine may have it."""
 
 
 class State(Enum):
@@ -87,7 +92,7 @@ class _FailedAttemptError(Exception):
     Attributes:
         is_broken: whether it may have begun.
         target: the engine.
-        kind: for counts: `unreachable`, `broken`, `refused`.
+        kind: for counts: `unreachable`, `broken`, `refused`, `key_refused`, `not_found`.
     """
 
     def __init__(
@@ -106,6 +111,10 @@ class _RefusedError(Exception):
     def __init__(self, refusal: _Refusal) -> None:
         self.refusal = refusal
         super().__init__()
+
+
+class _KeyRefusedError(Exception):
+    """An engine does not take the key that is the gateway's, and not its client's."""
 
 
 class BrokenOffError(Exception):
@@ -140,6 +149,7 @@ class Exchange:
         self._placed: PlacedRequest | None = None
         self._placement: Placement | None = None
         self._kept_bytes = 0
+        self._complete: Callable[[], None] | None = None  # from the last event on
         self._waiting: dict[asyncio.Timeout, str] = {}
 
     async def run(self) -> None:
@@ -161,11 +171,17 @@ class Exchange:
         finally:
             self._give_back()
 
-    def gone(self) -> None:
-        """Its client has gone; what is under way was ended."""
+    def gone(self) -> bool:
+        """Its client has gone; what is under way was ended. Whether the client has all of it: many
+        close their connection at the last event, and wait for no end in HTTP.
+        """
         if self._placement is not None and self.state in (State.WAITING, State.PASSING):
-            self._parts.placer.cancelled(self._placement)
+            if self._complete is None:
+                self._parts.placer.cancelled(self._placement)
+            else:
+                self._complete()
         self.state = State.ENDED
+        return self._complete is not None
 
     async def _try_engines(self, placed: PlacedRequest) -> None:
         broken = 0
@@ -188,7 +204,7 @@ class Exchange:
                 status = 0 if error.refusal is None else error.refusal.status
                 if 400 <= status < 500:
                     self._parts.placer.cancelled(placement)
-                    if status not in _BUSY:
+                    if status not in _BUSY and status != _NOT_FOUND:
                         break
                 else:
                     self._parts.placer.failed(placement, str(error))
@@ -272,7 +288,7 @@ class Exchange:
         self._parts.fleet.begin(target)
         try:
             for is_last in (False, True):
-                sent = Sent()
+                sent, sent_at = Sent(), self._parts.clock.monotonic()
                 try:
                     async with asyncio.timeout(GATEWAY_FIRST_BYTE_S) as patience:
                         self._wait_for(target, patience)
@@ -285,9 +301,18 @@ class Exchange:
                 except _RefusedError as error:
                     refusal = error.refusal
                     text = f"it answers HTTP {refusal.status}"
-                    raise _FailedAttemptError(target, "refused", text, refusal) from error
+                    kind = "refused"
+                    if refusal.status == _NOT_FOUND:
+                        kind = "not_found"
+                        self._parts.fleet.refused(target, self._request.model)
+                    raise _FailedAttemptError(target, kind, text, refusal) from error
+                except _KeyRefusedError as error:
+                    raise _FailedAttemptError(target, "key_refused", str(error)) from error
                 except BROKEN as error:
                     is_stale = isinstance(error, CLOSED_MEANWHILE) and sent.is_reused
+                    # What is said of a connection that was closed before is said at once.
+                    took_s = self._parts.clock.monotonic() - sent_at
+                    is_stale = is_stale and took_s < GATEWAY_STALE_S
                     if not is_stale or is_last or self.state is State.PASSING:
                         self._break(target, error)
             raise AssertionError("the second one returns or raises")
@@ -323,7 +348,8 @@ class Exchange:
     ) -> bytes:
         request = self._request
         headers = [*request.headers, ("Accept-Encoding", "identity")]
-        key = ENGINE_KEYS.of(read_base_url(target.base_url))
+        url = read_base_url(target.base_url)
+        key = ENGINE_KEYS.of(url)
         if key:  # the client's own is none of the engine's
             headers = [one for one in headers if one[0] != "authorization"]
             headers.append(("Authorization", key))
@@ -335,11 +361,22 @@ class Exchange:
         async with self._parts.upstream.ask(
             "POST", target.base_url, path, headers=headers, body=body, sent=sent
         ) as answer:
+            if ENGINE_KEYS.note(url, request.path, answer.status):
+                text = f"it refuses its key of engines.keys: HTTP {answer.status}"
+                raise _KeyRefusedError(text)
             if 500 <= answer.status < 600 or answer.status in _BUSY:
+                raise _RefusedError(await _refusal_of(answer))
+            if answer.status == _NOT_FOUND and self._has_other(target):
                 raise _RefusedError(await _refusal_of(answer))
             if not (200 <= answer.status < 300 or 400 <= answer.status < 600):
                 raise ValueError(f"it answers HTTP {answer.status} to a request")
             return await take(answer)
+
+    def _has_other(self, target: EngineTarget) -> bool:
+        """Whether another engine may be tried, too."""
+        if self._placed is None or self.tries >= GATEWAY_TRIED_MAX:
+            return False
+        return any(one.key != target.key for one in self._placed.left)
 
     # Answers
 
@@ -365,6 +402,8 @@ class Exchange:
                 passed = events.feed(piece)
                 if events.has_begun:
                     outcome.begin()
+                if events.is_last:
+                    self._complete = partial(outcome.complete, answer.status, events.usage)
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
@@ -399,6 +438,8 @@ class Exchange:
             pieces.append(piece)
             size += len(piece)
             if size > GATEWAY_WHOLE_BYTES_MAX or not self._parts.held.has_room(size):
+                break
+            if _is_played(answer):
                 break
         self._pass()
         outcome.begin()
@@ -469,6 +510,15 @@ async def _refusal_of(answer: aiohttp.ClientResponse) -> _Refusal:
         if len(body) > GATEWAY_REFUSAL_BYTES_MAX:
             raise ValueError(f"it answers HTTP {answer.status} without end")
     return _Refusal(answer.status, passed_back(answer.raw_headers), bytes(body))
+
+
+def _is_played(answer: aiohttp.ClientResponse) -> bool:
+    """Whether a client has use of an answer's parts, as of sound: nobody knows yet how long it is,
+    and it is no JSON.
+    """
+    kind = answer.headers.get("Content-Type", "").lower()
+    is_whole = not kind or kind.startswith("application/json") or answer.status >= 400
+    return not (is_whole or "Content-Length" in answer.headers)
 
 
 def _tells_its_end(answer: aiohttp.ClientResponse) -> bool:

@@ -85,6 +85,8 @@ class Fleet:
         given_up: requests for which another engine was tried since theirs was silent.
         under_way: requests of this gateway, by base URL and rank.
         unusable: registrations without an address that a request can be sent to, as of late.
+        doubted: base URLs of engines that may serve other models than they said.
+        is_doubted: whether there are any.
     """
 
     def __init__(
@@ -97,16 +99,23 @@ class Fleet:
         self.given_up = 0
         self.under_way: Counter[tuple[str, int]] = Counter()
         self.unusable = 0
+        self.doubted: dict[str, None] = {}
+        self.is_doubted = asyncio.Event()
         self._waiting: dict[str, set[asyncio.Timeout]] = {}
         self._view = view
         self._names = names
         self._clock = clock
         self._looked_at = float("-inf")
+        self._was_ready = False
         self._models: dict[tuple[str, str], ServedModel] = {}
         self._found: dict[tuple[str, str], ServedModel | None] = {}
 
     def model(self, tenant_id: str, name: str) -> ServedModel | None:
         """What serves a model of that name; "" is the only one there is. None: nobody does."""
+        found = self._model(tenant_id, name)
+        return None if found is None else self._without_refusing(found, name)
+
+    def _model(self, tenant_id: str, name: str) -> ServedModel | None:
         models = self._current(FLEET_KEPT_S)
         key = (tenant_id, name)
         if key in models:
@@ -115,6 +124,23 @@ class Fleet:
             self._current(FLEET_LOOKED_S)
             self._found[key] = self._models.get(key) or self._named(tenant_id, name)
         return self._found[key]
+
+    def refused(self, target: EngineTarget, name: str) -> None:
+        """An engine has answered 404 to a request for that model; `doubted` is to be asked which
+        it serves, and where it says that it does not serve this one, others alone are asked.
+        """
+        if name:
+            self._names.refused(target.base_url, name)
+        self.doubted[target.base_url] = None
+        self.is_doubted.set()
+
+    def _without_refusing(self, model: ServedModel, name: str) -> ServedModel:
+        """Where others are left: else the engine's own words are the client's answer."""
+        lacks = self._names.lacks
+        targets = {key: one for key, one in model.targets.items() if not lacks(one.base_url, name)}
+        if not targets or len(targets) == len(model.targets):
+            return model
+        return model._replace(targets=targets, has_all=False)
 
     async def wait_started(self) -> None:
         """Returns once it is known who is registered: not at once while a service that was started
@@ -186,9 +212,9 @@ class Fleet:
         return None
 
     def _current(self, kept_s: float) -> Mapping[tuple[str, str], ServedModel]:
-        now = self._clock.monotonic()
-        if now >= self._looked_at + kept_s:
-            self._looked_at = now
+        now, is_ready = self._clock.monotonic(), self._view.ready
+        if now >= self._looked_at + kept_s or is_ready != self._was_ready:
+            self._looked_at, self._was_ready = now, is_ready
             self._found.clear()
             self._models = self._read(self._view.registered())
         return self._models

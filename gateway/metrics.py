@@ -7,7 +7,7 @@ from schemas.metric_family import Family, Samples, by_label, counter, counters, 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
 
-_FAILURES: Final = ("unreachable", "broken", "refused", "broken_off")
+_FAILURES: Final = ("unreachable", "broken", "refused", "key_refused", "not_found", "broken_off")
 
 
 def _answered(gateway: "Gateway") -> Samples:
@@ -71,8 +71,9 @@ GATEWAY: Final[tuple[Family["Gateway"], ...]] = (
     counters(
         "reprise_gateway_failures",
         "Engines that did not answer a request of the gateway: unreachable, broken (no whole answer"
-        " in HTTP, so that another one was tried), refused (408, 425, 429 and 5xx), broken_off"
-        " (behind the first byte, when no other one could be tried).",
+        " in HTTP, so that another one was tried), refused (408, 425, 429 and 5xx), key_refused"
+        " (401 and 403 to the engine's key of engines.keys), not_found (404 where another engine"
+        " could be tried), broken_off (behind the first byte, when no other one could be tried).",
         ("kind",),
         _failures,
     ),

@@ -41,6 +41,7 @@ class EngineNames:
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, NamedModel]] = {}
+        self._refused: dict[str, set[str]] = {}
 
     def note(self, base_url: str, models: bytes) -> None:
         """What an engine answers to `GET /v1/models`.
@@ -56,10 +57,23 @@ class EngineNames:
             tokens_max = max(longest, 0) if isinstance(longest, int) else 0
             found[one.id] = NamedModel(lora_name, tokens_max, msgspec.Raw(bytes(document)))
         self._said[base_url] = found
+        self._refused.get(base_url, set()).difference_update(found)
+
+    def refused(self, base_url: str, name: str) -> None:
+        """That an engine has answered 404 to a request for a model of that name."""
+        refused = self._refused.setdefault(base_url, set())
+        if len(refused) < ENGINE_NAMES_MAX:
+            refused.add(name)
+
+    def lacks(self, base_url: str, name: str) -> bool:
+        """Whether an engine has refused that name, and says that it serves others alone."""
+        said = self._said.get(base_url, {})
+        return bool(said) and name not in said and name in self._refused.get(base_url, ())
 
     def keep(self, base_urls: Collection[str]) -> None:
         """Forgets all engines but these."""
         self._said = {url: said for url, said in self._said.items() if url in base_urls}
+        self._refused = {url: names for url, names in self._refused.items() if url in base_urls}
 
     def named(self, base_url: str, name: str) -> NamedModel | None:
         """What an engine calls so; None: nothing."""

@@ -1,5 +1,6 @@
 """Token ids of a request, or the reason why there are none here."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -22,6 +23,8 @@ from tokens.prompt import (
     read_embeddings,
 )
 from tokens.responses import read_response
+
+GATEWAY_TOKENS_S: Final = 1.0  # that tokens are waited for; then by load, reason="busy"
 
 BYTES_OF_TOKEN: Final = 4
 """Of text, about, where nobody has counted."""
@@ -77,9 +80,12 @@ class Prompts:
             if self._tokenizer is None:
                 return PromptTokens(b"", guess, NoTokens.NO_TOKENIZER)
             prompt = prompt._replace(model=model.name)
-            found = await self._tokenizer.tokens(prompt, model.tenant_id)
+            async with asyncio.timeout(GATEWAY_TOKENS_S):
+                found = await self._tokenizer.tokens(prompt, model.tenant_id)
         except NoTokensError as error:
             return PromptTokens(b"", guess, error.reason)
+        except TimeoutError:
+            return PromptTokens(b"", guess, NoTokens.BUSY)
         except PromptError:
             return PromptTokens(b"", guess, "invalid_prompt")
         except Exception:

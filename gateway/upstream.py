@@ -18,7 +18,7 @@ from gateway.bounds import (
     GATEWAY_LINE_BYTES_MAX,
     GATEWAY_SILENCE_S,
 )
-from gateway.connections import SENT, EngineConnector, Sent
+from gateway.connections import SENT, EngineConnector, EngineRequest, Sent
 from schemas.errors import AddressRefusedError
 from schemas.limits import MIB
 
@@ -74,6 +74,7 @@ class Upstream:
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=GATEWAY_CONNECT_S, sock_read=self._silence_s
             ),
+            request_class=EngineRequest,
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             skip_auto_headers=_NO_AUTOMATIC,
@@ -99,13 +100,13 @@ class Upstream:
             method: of HTTP.
             base_url: of the engine, without a slash at its end.
             path: with a slash before it, and with what stands behind a `?`.
-            headers: as they are sent.
+            headers: as they are sent; a character is a byte.
             body: likewise.
             sent: what is noted of it.
         """
         assert self._session is not None, "it was opened"
         SENT.set(sent)
-        data: bytes | AsyncIterator[bytes] | None = body or None
+        data: bytes | AsyncIterator[bytes] = body
         if len(body) > GATEWAY_BODY_AT_ONCE_BYTES_MAX:
             headers = [*headers, ("Content-Length", str(len(body)))]
             data = _pieces(body)

@@ -45,6 +45,7 @@ class Part(StrEnum):
     MEMORY = "memory"  # the directory of memory segments
     WORKER = "worker"  # the process that folds
     ENGINES = "engines"  # those of a relay; of a bridge, those that never were there
+    ENGINE_KEYS = "engine_keys"  # that engines are asked with
     KEYS = "keys"  # who may connect to a relay
     INTERNAL = "internal"  # an unexpected error; see the log
 

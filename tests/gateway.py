@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import httptools
 
+from gateway.exchange import GATEWAY_STALE_S
 from gateway.gateway import Gateway
 from gateway.settings import GatewaySettings
 from gateway.upstream import Upstream
@@ -75,6 +76,10 @@ class Deed(Enum):
     DRIP = "drip"
     LATE_BREAK = "late_break"
     HANG = "hang"
+    DONE_WITHOUT_END = "done_without_end"
+    LATE_CLOSE = "late_close"
+    SOUND = "sound"
+    SLOW_JSON = "slow_json"
 
 
 BROKEN_DEEDS = (
@@ -124,6 +129,17 @@ _LAST_WORDS = {
 }
 """What an engine writes before it closes the connection."""
 
+_PART = b"HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n3\r\n[1,\r\n"
+_LAST_WORDS[Deed.SOUND] = _PART % b"audio/wav"
+_LAST_WORDS[Deed.SLOW_JSON] = _PART % b"application/json"
+_ENDLESS = (Deed.DONE_WITHOUT_END, Deed.SOUND, Deed.SLOW_JSON)
+"""What an engine writes without an end, until its client goes."""
+
+_PAUSES_S = {Deed.LATE_BREAK: 0.15, Deed.LATE_CLOSE: GATEWAY_STALE_S + 0.2}
+
+_DONE = b'data: {"choices":[],"usage":%s}\n\ndata: [DONE]\n\n' % json.dumps(USAGE).encode()
+_LAST_WORDS[Deed.DONE_WITHOUT_END] = _STREAM + b"%x\r\n%s\r\n" % (len(_DONE), _DONE)
+
 _MORE = b'HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{"of": "none"}'
 
 
@@ -161,6 +177,8 @@ class ScriptedEngine:
         is_silent: whether it takes requests and answers nothing, whatever it is asked.
         gone: connections that ended while something was to be answered.
         answers_with: the document of an answer, where it is another one.
+        lacks: the document of a 404, of requests that ask for what it does not have.
+        key: that it wants, as vLLM for all paths below `/v1`; "" for none.
     """
 
     def __init__(self, name: str) -> None:
@@ -171,6 +189,8 @@ class ScriptedEngine:
         self.gone = 0
         self.models: list[dict[str, Any]] = []
         self.is_silent = False
+        self.key = ""
+        self.lacks: Callable[[Seen], object] = lambda seen: None
         self.answers_with: Callable[[Seen], bytes] | None = None
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
@@ -207,11 +227,17 @@ class ScriptedEngine:
                 if self.is_silent:
                     await reader.read()
                     return
+                if self.key and headers.get("authorization") != f"Bearer {self.key}":
+                    self._write_json(writer, {"error": "Unauthorized"}, 401)
+                    continue
                 if method == "GET":
                     self._write_json(writer, {"object": "list", "data": self.models})
                     continue
                 seen = Seen(path, headers, body, writer.get_extra_info("peername")[1])
                 self.seen.append(seen)
+                if (document := self.lacks(seen)) is not None:
+                    self._write_json(writer, document, 404)
+                    continue
                 deed = self.deeds.popleft() if self.deeds else Deed.ANSWER
                 if deed in (Deed.ANSWER_AND_MORE, Deed.ANSWER_AND_MORE_LATER):
                     await self._answer_and_more(deed, writer)
@@ -264,7 +290,8 @@ class ScriptedEngine:
         if deed in (Deed.ERROR_500, Deed.ERROR_503, Deed.BUSY, Deed.BAD_REQUEST):
             self._write_json(writer, {"error": {"message": "own words"}}, int(deed.value))
             return True
-        if deed in (Deed.SILENCE, Deed.HANG):
+        if deed in (Deed.SILENCE, Deed.HANG, *_ENDLESS):
+            write(_LAST_WORDS.get(deed, b""))
             if await reader.read(1) == b"":
                 self.gone += 1
             return False
@@ -277,7 +304,7 @@ class ScriptedEngine:
         if deed is Deed.HALF_STREAM:
             writer.write(_STREAM + _chunk(_event(seen, self.name, "w0")))
         writer.write(_LAST_WORDS.get(deed, b""))
-        await asyncio.sleep(0.15 if deed is Deed.LATE_BREAK else 0.002)
+        await asyncio.sleep(_PAUSES_S.get(deed, 0.002))
         return False
 
     async def _answer_and_more(self, deed: Deed, writer: asyncio.StreamWriter) -> None:
@@ -335,7 +362,7 @@ async def _body_of(headers: dict[str, str], reader: asyncio.StreamReader) -> byt
 
 
 def _is_stream(seen: Seen) -> bool:
-    return bool(seen.document.get("stream"))
+    return bool(seen.body and seen.document.get("stream"))
 
 
 def _chunk(data: bytes) -> bytes:
@@ -428,6 +455,7 @@ class Client:
         headers: dict[str, str] | None = None,
         leaves_after_bytes: int | None = None,
         leaves_after_s: float | None = None,
+        leaves_at: bytes | None = None,
     ) -> ClientAnswer:
         """Sends a request and reads until the answer is whole, or the connection ends."""
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -436,7 +464,10 @@ class Client:
         lines += [f"{name}: {value}" for name, value in named.items()]
         data = "\r\n".join([*lines, "", ""]).encode() + body
         return await self.send(
-            data, leaves_after_bytes=leaves_after_bytes, leaves_after_s=leaves_after_s
+            data,
+            leaves_after_bytes=leaves_after_bytes,
+            leaves_after_s=leaves_after_s,
+            leaves_at=leaves_at,
         )
 
     async def get(self, path: str, headers: dict[str, str] | None = None) -> ClientAnswer:
@@ -450,6 +481,7 @@ class Client:
         *,
         leaves_after_bytes: int | None = None,
         leaves_after_s: float | None = None,
+        leaves_at: bytes | None = None,
     ) -> ClientAnswer:
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         parsed = _Parsed()
@@ -469,6 +501,8 @@ class Client:
                 parser.feed_data(piece)
                 if leaves_after_bytes is not None and got >= leaves_after_bytes:
                     writer.transport.abort()
+                    break
+                if leaves_at is not None and leaves_at in parsed.body:
                     break
         except ConnectionError:
             pass

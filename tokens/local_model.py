@@ -6,6 +6,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from tokens.bounds import LOOP_BYTES_MAX
 from tokens.model_files import ModelFilesError
 from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
 
@@ -75,7 +76,8 @@ class LocalModel:
         standings: by form.
         differences: by form, the first.
         made: prompts that were made tokens of, by form.
-        is_slow: whether the template was too slow for the event loop once.
+        loop_bytes_max: of a prompt, as JSON, whose text is made on the event loop: half of the
+            smallest for which the template was too slow there.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -87,7 +89,7 @@ class LocalModel:
         self.standings = dict.fromkeys(Form, Standing.UNPROVEN)
         self.differences: dict[Form, Difference] = {}
         self.made = dict.fromkeys(Form, 0)
-        self.is_slow = False
+        self.loop_bytes_max = LOOP_BYTES_MAX
 
     def read(self, clock: Callable[[], float]) -> None:
         """Reads its files."""

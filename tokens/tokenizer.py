@@ -59,7 +59,6 @@ MEDIA_AT_ONCE_MAX: Final = 8  # of these with images or the like, which an engin
 MEDIA_PAUSE_S: Final = 30.0  # the same as PAUSE_S, of such questions alone
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
-LOOP_BYTES_MAX: Final = 65_536  # of a prompt, as JSON, whose text is made on the event loop
 LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
 
 COMPARED_FIRST: Final = 5  # requests of a form that are all compared
@@ -221,11 +220,12 @@ class Tokenizer:
     ) -> str:
         if isinstance(prompt, TextPrompt):
             return prompt.text
-        if not model.is_slow and _size_bytes(prompt) <= LOOP_BYTES_MAX:
+        size_bytes = _size_bytes(prompt)
+        if size_bytes <= model.loop_bytes_max:
             try:
                 return tokenizer.text_of(prompt, kind, RENDERING_LOOP_S_MAX)
             except TemplateSlowError:
-                model.is_slow = True
+                model.loop_bytes_max = size_bytes // 2
         try:
             return await self._on_thread(lambda: tokenizer.text_of(prompt, kind, RENDERING_S_MAX))
         except TemplateSlowError as error:

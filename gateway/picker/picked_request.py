@@ -142,9 +142,14 @@ class PickedRequest:
         return []
 
     def end(self) -> None:
-        """No other message comes; what is not whole was cancelled."""
+        """No other message comes; what is not whole was cancelled. A stream is whole from its last
+        event on, where many clients close their connection.
+        """
         if self._outcome is not None and self.state is not State.ENDED:
-            self._parts.placer.cancelled(self._outcome.placement)
+            if self._events is not None and self._events.is_last:
+                self._outcome.complete(self._status, self._usage())
+            else:
+                self._parts.placer.cancelled(self._outcome.placement)
         self._close()
 
     def _close(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import click
 
-from bridge.engine_http.keys import ENGINE_KEYS, read_engine_keys
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.sockets.allowed_engines import ALLOWED
 from console.settings import setting
 from schemas.errors import ConfigurationError
@@ -24,7 +24,10 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
         patterns = [one for text in allow_engines for one in text.replace(",", " ").split()]
         try:
             ALLOWED.allow(patterns)
-            ENGINE_KEYS.use(read_engine_keys(engine_keys) if engine_keys else ())
+            if engine_keys:
+                ENGINE_KEYS.follow(engine_keys)
+            else:
+                ENGINE_KEYS.use(())
         except ConfigurationError as error:
             raise click.ClickException(str(error)) from error
         return command(*args, **options)

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.sockets.reader import open_reader
 from doctor.watch import OutcomeWatch
 from query_api.change_signal import ChangeSignal
@@ -90,6 +91,7 @@ class EmbeddedService:
         self.audit_queue = queue
         self.conditions = conditions = Conditions(time.time, logger)
         conditions.on_change = changes.changed
+        ENGINE_KEYS.conditions = conditions
         folds = EmptyFolds(settings.seed, settings.kernel, queue, changes)
         with ExitStack() as opened:
             self.data = open_data(settings, folds)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
@@ -113,6 +114,7 @@ class ReplicaService:
         queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
         self.audit_queue = queue
         self.replica = Replica(self._empty_table, partitions)
+        ENGINE_KEYS.conditions = self.replica.conditions
         self.audit = self._open_audit(options)
         routing = self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
         self.router = Router(

@@ -2,17 +2,33 @@
 
 import asyncio
 import socket
+from collections.abc import Iterator
+from functools import partial
 
 import pytest
 
-from bridge.engine_http.keys import ENGINE_KEYS, EngineKey
+from bridge.engine_http.keys import ENGINE_KEYS, EngineKey, EngineKeys
 from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
-from gateway.catalog import CATALOG_SILENT_ROUNDS
+from gateway.catalog import CATALOG_PAUSE_S, CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
-from tests.gateway import BROKEN_DEEDS, CHAT, EVENTS, Deed, World, until, world
+from gateway.upstream import GATEWAY_BODY_AT_ONCE_BYTES_MAX
+from routing.fold.failures import FAILING_RUN
+from schemas.conditions import Conditions, Part
+from tests.gateway import (
+    BROKEN_DEEDS,
+    CHAT,
+    EVENTS,
+    Deed,
+    ScriptedEngine,
+    Seen,
+    World,
+    until,
+    world,
+)
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
+LARGE = b'{"x":"%s"}' % (b"x" * GATEWAY_BODY_AT_ONCE_BYTES_MAX)
 STREAM = PROMPT | {"stream": True}
 
 
@@ -40,6 +56,22 @@ def test_body_and_answer_are_passed_on_byte_for_byte() -> None:
         assert (got.status, got.body) == (200, b'{"odd" :  1e0}\n')
         assert got.header("x-engine") == "yes"
         assert got.is_whole
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", LARGE], ids=["none", "small", "large"])
+@pytest.mark.parametrize("value", [b"caf\xe9", b"caf\xc3\xa9", b"\xff\x80"])
+def test_bytes_of_a_header_are_passed_on_as_they_came(value: bytes, body: bytes) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.answers_with = lambda seen: b"{}"
+        head = b"POST /rerank HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\nx-own: %s\r\n\r\n"
+        got = await found.client.send(head % (len(body), value) + body)
+        assert got.status == 200
+        [seen] = engine.seen
+        assert seen.headers["x-own"].encode("latin-1") == value
+        assert seen.body == body
 
     run(scenario)
 
@@ -116,6 +148,18 @@ def test_connection_that_was_closed_meanwhile_is_made_anew() -> None:
         got = await found.client.post(PROMPT)
         assert got.status == 200
         assert found.gateway.endpoint.failures.total() == 0
+
+    run(scenario)
+
+
+def test_request_that_an_engine_had_for_a_while_is_not_sent_there_again() -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        await found.client.post(PROMPT)
+        engine.deeds.append(Deed.LATE_CLOSE)  # of the kept connection, as a crash over it
+        got = await found.client.post(PROMPT)
+        assert (got.status, len(engine.seen)) == (502, 2)
+        assert found.gateway.endpoint.failures == {"broken": 1}
 
     run(scenario)
 
@@ -274,6 +318,55 @@ def test_client_that_goes_ends_the_request_at_its_engine(body: dict[str, object]
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("deed", "at", "event", "status"),
+    [
+        (Deed.DONE_WITHOUT_END, b"[DONE]\n\n", "completed", 200),
+        (Deed.SLOW_STREAM, b"w1", "cancelled", 499),
+    ],
+)
+def test_client_that_closes_at_the_last_event_has_all_of_it(
+    deed: Deed, at: bytes, event: str, status: int
+) -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(deed)
+        await found.client.post(
+            {"model": "m", "prompt": list(range(100)), "stream": True},
+            "/v1/completions",
+            leaves_at=at,
+        )
+        await found.until_quiet()
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        last = recent.outcomes[-1]
+        cached = 64 if event == "completed" else None
+        assert (last.event.value, last.cached_tokens) == (event, cached)
+        assert found.gateway.endpoint.answered == {("/v1/completions", status): 1}
+
+    run(scenario)
+
+
+def test_part_of_an_answer_that_is_played_goes_on_at_once() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.SOUND)
+        async with asyncio.timeout(5.0):
+            got = await found.client.post(PROMPT, "/v1/audio/speech", leaves_at=b"[1,")
+        assert (got.status, got.body) == (200, b"[1,")
+
+    run(scenario)
+
+
+def test_part_of_json_is_kept_until_it_is_whole() -> None:
+    async def scenario(found: World) -> None:
+        (await found.add("a")).deeds.append(Deed.SLOW_JSON)
+        await found.add("b")
+        got = await found.client.post(PROMPT)
+        while found.seen()["a"] == 0:  # it was b's turn
+            got = await found.client.post(PROMPT | {"user": f"u-{found.seen()['b']}"})
+        assert (got.status, got.document["engine"]) == (200, "b")
+
+    run(scenario, silence_s=0.2)
+
+
 def test_slow_client_holds_its_engine_back() -> None:
     async def scenario(found: World) -> None:
         engine = await found.add("a")
@@ -413,6 +506,143 @@ def test_engine_gets_its_own_key_in_place_of_the_clients() -> None:
         run(scenario)
     finally:
         ENGINE_KEYS.use(())
+
+
+def serve(engine: ScriptedEngine, model: str) -> None:
+    """Lets an engine serve that model alone, as vLLM."""
+
+    def lacks(seen: Seen) -> object:
+        name = seen.document["model"]
+        missing = {"message": f"The model `{name}` does not exist.", "param": "model", "code": 404}
+        return None if name == model else {"error": missing}
+
+    engine.models = [{"id": model, "object": "model"}]
+    engine.lacks = lacks
+
+
+def engines_of_m(found: World) -> int:
+    """How many a request for `m` may go to."""
+    model = found.gateway.fleet.model("default", "m")
+    return 0 if model is None else len(model.targets)
+
+
+def test_engine_that_serves_another_model_since_is_left_for_one_that_serves_it() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            serve(await found.add(name), "m")
+        await found.gateway.catalog.ask()
+        changed = found.engines["a"]
+        serve(changed, "n")
+        while not changed.seen:
+            user = f"u-{len(found.engines['b'].seen)}"
+            got = await found.client.post(PROMPT | {"user": user})
+            assert (got.status, got.document["engine"]) == (200, "b")
+        assert found.gateway.endpoint.failures == {"not_found": 1}
+        assert not found.router.live.failing(found.router.now()), "it works"
+        await until(lambda: engines_of_m(found) == 1, CATALOG_PAUSE_S - 1.0)  # no round is due
+        serve(changed, "m")
+        await found.gateway.catalog.ask()
+        assert engines_of_m(found) == 2
+
+    run(scenario)
+
+
+def test_model_that_no_engine_has_is_refused_in_an_engines_words() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            serve(await found.add(name), "n")
+        await found.gateway.catalog.ask()
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["param"]) == (404, "model")
+        assert found.seen() == {"a": 1, "b": 1}
+        await found.gateway.catalog.ask()
+        assert engines_of_m(found) >= 1
+        assert (await found.client.post(PROMPT)).status == 404
+
+    run(scenario)
+
+
+def test_response_that_the_gateway_does_not_know_is_sought_at_each_engine() -> None:
+    def lacks(seen: Seen, name: str) -> object:
+        previous = seen.document.get("previous_response_id", f"resp_{name}_")
+        return None if previous.startswith(f"resp_{name}_") else {"error": "Response not found"}
+
+    async def scenario(found: World) -> None:
+        for name in "abcd":
+            (await found.add(name)).lacks = partial(lacks, name=name)
+        for name in "abcd":
+            asked = {"model": "m", "input": "x", "previous_response_id": f"resp_{name}_1"}
+            got = await found.client.post(asked, "/v1/responses")
+            assert (got.status, got.document["engine"]) == (200, name)
+        asked["previous_response_id"] = "resp_none_1"
+        got = await found.client.post(asked, "/v1/responses")
+        assert (got.status, got.document) == (404, {"error": "Response not found"})
+        assert not found.router.live.failing(found.router.now())
+
+    run(scenario)
+
+
+@pytest.fixture
+def engine_keys() -> Iterator[EngineKeys]:
+    """Those of the process; none are left."""
+    yield ENGINE_KEYS
+    ENGINE_KEYS.use(())
+    ENGINE_KEYS.keep(())
+    ENGINE_KEYS.conditions = None
+
+
+def test_engine_that_refuses_its_key_is_left_for_another_one(engine_keys: EngineKeys) -> None:
+    conditions = engine_keys.conditions = Conditions(lambda: 0.0)
+
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).key = "right"
+        refusing = found.engines["a"]
+        refusing.key = "another"
+        engine_keys.use([EngineKey("127.0.0.1", "right")])
+        for number in range(30):
+            got = await found.client.post(PROMPT | {"user": f"u-{number}"})
+            assert (got.status, got.document["engine"]) == (200, "b")
+        [one] = conditions.all()
+        assert (one.part, one.reason) == (Part.ENGINE_KEYS, "key_refused")
+        assert refusing.url.removeprefix("http://") in one.message
+        assert found.gateway.endpoint.failures["key_refused"] >= FAILING_RUN
+        assert found.gateway.endpoint.failures["key_refused"] < 10, "it is left out"
+        errors = {
+            outcome.error
+            for decision in found.router.live.recent(100, lambda tenant: True)
+            for outcome in decision.outcomes
+        }
+        assert "it refuses its key of engines.keys: HTTP 401" in errors
+        refusing.key = "right"
+        await found.gateway.catalog.ask()
+        assert not conditions.all()
+
+    run(scenario)
+
+
+def test_client_is_not_told_of_keys_that_are_not_its_own(engine_keys: EngineKeys) -> None:
+    async def scenario(found: World) -> None:
+        engine = await found.add("a")
+        engine.key = "right"
+        engine_keys.use([EngineKey("127.0.0.1", "wrong")])
+        got = await found.client.post(PROMPT)
+        assert (got.status, got.document["error"]["code"]) == (502, "engines_failed")
+
+    run(scenario)
+
+
+def test_key_that_an_engine_refuses_of_its_client_is_the_clients_own() -> None:
+    async def scenario(found: World) -> None:
+        for name in ("a", "b"):
+            (await found.add(name)).key = "right"
+        got = await found.client.post(PROMPT, headers={"authorization": "Bearer wrong"})
+        assert (got.status, got.document) == (401, {"error": "Unauthorized"})
+        # The catalog, which has no key, may have asked, too.
+        assert found.gateway.endpoint.tries == {1: 1}
+        assert not found.gateway.endpoint.failures
+
+    run(scenario)
 
 
 def test_request_waits_while_a_service_that_was_started_reads_its_log() -> None:

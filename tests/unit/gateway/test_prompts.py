@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway import prompts
 from gateway.fleet import EngineKey, EngineTarget, ServedModel
 from gateway.prompts import Prompts, PromptTokens
 from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ClientRequest
@@ -184,3 +185,24 @@ def test_stream_of_a_response_that_breaks_off_says_so_by_name() -> None:
         assert not got.is_whole
 
     run(scenario)
+
+
+def test_request_waits_no_longer_for_tokens_than_they_are_worth(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prompts, "GATEWAY_TOKENS_S", 0.05)
+
+    class BusyTokenizer(FakeTokenizer):
+        async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
+            await asyncio.Event().wait()
+            raise AssertionError("nobody sets it")
+
+    request = ClientRequest(CHAT, b"", [], b"x" * 4000, fields={"messages": [{"role": "user"}]})
+    model = ServedModel("default", "m", "", 16, "", {})
+
+    async def scenario() -> PromptTokens:
+        async with asyncio.timeout(5.0):
+            return await Prompts(BusyTokenizer()).of(request, model)
+
+    found = asyncio.run(scenario())
+    assert (found.missing, found.size) == ("busy", 1000)

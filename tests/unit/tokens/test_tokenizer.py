@@ -386,6 +386,29 @@ def test_a_template_that_is_slow_leaves_the_loop(path: Path) -> None:
     assert len(threads) - len(on_loop) >= 2
 
 
+def test_a_short_chat_waits_for_no_long_one_whose_template_is_slow(path: Path) -> None:
+    threads: dict[int, threading.Thread] = {}
+    slow = write_model(
+        path.parent / "slow", template="{% for one in messages %}{% endfor %}{{ messages }}"
+    )
+    world = World(slow)
+    real = ModelTokenizer.text_of
+
+    def noted(self: ModelTokenizer, prompt: Any, *args: Any) -> str:
+        threads[len(prompt.messages)] = threading.current_thread()
+        return real(self, prompt, *args)
+
+    ticks = itertools.count()
+    world.tokenizer._clock = world.time.clock()._replace(monotonic=lambda: next(ticks) * 0.01)
+    world.tokenizer.read()
+    long = HI._replace(messages=list(HI.messages) * 1000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ModelTokenizer, "text_of", noted)
+        world.run(world.tokens(long), world.tokens(HI))
+    assert threads[len(long.messages)] is not threading.main_thread()
+    assert threads[len(HI.messages)] is threading.main_thread()
+
+
 def test_a_template_that_never_ends_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tokens.template.RENDERING_STEPS_MAX", 20_000)
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"

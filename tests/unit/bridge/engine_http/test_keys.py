@@ -12,10 +12,12 @@ from bridge.engine_http.keys import (
     ENGINE_KEY_CHARS_MAX,
     ENGINE_KEYS,
     ENGINE_KEYS_BYTES_MAX,
+    ENGINE_KEYS_LOOK_S,
     EngineKey,
     EngineKeys,
     read_engine_keys,
 )
+from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError
 
 
@@ -110,3 +112,40 @@ def test_engine_is_asked_with_its_key() -> None:
 
     asyncio.run(scenario())
     assert ["Authorization: Bearer k-1" in one for one in heads] == [True, True, False, False]
+
+
+def test_file_that_changes_is_read_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = 100.0
+    keys, url = EngineKeys(lambda: now), read_base_url("http://10.0.0.7:8000")
+    path = tmp_path / "keys"
+    path.write_text("10.0.0.7 one\n")
+    keys.follow(str(path))
+    assert keys.of(url) == "Bearer one"
+    for text, key in (("10.0.0.7 second\n", "second"), ("a SECRET b", "second"), ("* x", "x")):
+        path.write_text(text)
+        now += ENGINE_KEYS_LOOK_S
+        assert keys.of(url) == f"Bearer {key}"
+    assert "in line 1" in caplog.text
+    assert "SECRET" not in caplog.text
+    path.unlink()
+    now += ENGINE_KEYS_LOOK_S
+    assert keys.of(url) == "Bearer x"
+
+
+def test_engine_refuses_its_key_until_it_takes_it_where_one_is_wanted() -> None:
+    keys, url = EngineKeys(), read_base_url("http://10.0.0.7:8000")
+    conditions = keys.conditions = Conditions(lambda: 0.0)
+    assert not keys.note(url, "/v1/models", 401), "it has none"
+    keys.use([EngineKey("10.0.0.7", "k")])
+    assert not keys.note(url, "/v1/models", 200)
+    assert not conditions.all()
+    assert keys.note(url, "/v1/models", 403)
+    assert not keys.note(url, "/tokenize", 200), "which wants no key"
+    assert [one.reason for one in conditions.all()] == ["key_refused"]
+    keys.keep(["http://10.0.0.7:8000"])
+    assert conditions.all()
+    keys.keep([])
+    assert not conditions.all()
+    keys.note(url, "/v1/models", 401)
+    keys.note(url, "/v1/models", 200)
+    assert not conditions.all()

@@ -363,6 +363,26 @@ def test_answer_of_an_error_counts_against_the_engine_and_one_of_the_clients_doe
     run(scenario)
 
 
+@pytest.mark.parametrize(("last", "event"), [(DONE, "completed"), (EVENT, "cancelled")])
+def test_proxy_whose_client_closes_at_the_last_event_has_all_of_it(last: bytes, event: str) -> None:
+    async def scenario(found: World, client: Proxy) -> None:
+        await found.add("a")
+        stream = client.open()
+        await stream.request({"model": "m", "prompt": list(range(100)), "stream": True})
+        named = [{"key": ":status", "raw_value": b"200"}]
+        named.append({"key": "content-type", "raw_value": EVENTS.encode()})
+        await stream.send(response_headers={"headers": {"headers": named}})
+        await stream.told("response_headers")
+        await stream.send(response_body={"body": EVENT + last})
+        await stream.told("response_body")
+        stream.call.cancel()
+        await until(lambda: picker(found).streams == 0)
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        assert recent.outcomes[-1].event.value == event
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("part", ["headers", "body", "placed", "answering"])
 def test_half_a_stream_leaves_nothing_behind(part: str) -> None:
     async def scenario(found: World, client: Proxy) -> None:
