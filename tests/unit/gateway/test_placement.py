@@ -3,12 +3,20 @@
 import asyncio
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from gateway.feature import gateway_feature
 from gateway.gateway import Gateway
 from gateway.placement import ASKED_BY
 from gateway.settings import Affinity, GatewaySettings
+from page.summary import SummarySource
+from query_api.http.feature import HttpParts
+from query_api.http.metrics import HttpMetrics
+from query_api.http.requests.bodies import Bodies
 from routing.decisions.interface import RouteRequest
 from routing.decisions.router import Router
 from routing.log.embedded import RoutingLog
@@ -84,6 +92,29 @@ def test_engines_that_no_link_leads_to_yet_are_chosen_by_what_they_hold() -> Non
         for _ in range(3):
             await found.client.post(other, path="/v1/completions")
         assert found.seen() == {"a": 1, "b": 5, "c": 1}, "in turn"
+
+    run(scenario)
+
+
+def test_decisions_are_among_what_the_page_says_was_asked() -> None:
+    async def scenario(found: World) -> None:
+        metrics = HttpMetrics(CollectorRegistry(), Bodies())
+        make = gateway_feature(found.gateway)
+        make(cast(HttpParts, SimpleNamespace(view=found.table, metrics=metrics)))
+        source = SummarySource(found.table, metrics, found.router, "1")
+        engine = await found.add("a")
+        found.table.registrations.clear()
+        publisher = found.table.add(registration("a", block_size=16, http_endpoint=engine.url))
+        found.table.store(publisher, range(64), hashes=range(4), block_size=16)
+        body = {"model": "m", "prompt": list(range(80)), "max_tokens": 1}
+        for _ in range(3):
+            assert (await found.client.post(body, path="/v1/completions")).status == 200
+        assert (await found.client.post(PROMPT)).header("reprise-by-load") == "no_tokenizer"
+        asked = (source.summary().queries or {})["gateway"]
+        assert (asked.count, asked.tokens, asked.hit_tokens) == (4, 240, 64 + 2 * 80), (
+            "the first one's blocks are predicted"
+        )
+        assert source.counted().queries == source.summary().queries
 
     run(scenario)
 
