@@ -184,7 +184,8 @@ class Placer:
         self.decided.count((self._clock.monotonic() - began, size, decision.held))
         if decision.refused is not Refusal.NO:
             self._check_refused(routed, placed)
-            return self._count(self._by_load(placed, decision.refused.value, decision))
+            by_load = self._by_load(placed, decision.refused.value, decision)
+            return self._noted(routed, by_load)
         placed.decision = decision
         target = _target(placed.model, decision, decision.chosen)
         prefill = None
@@ -193,9 +194,16 @@ class Placer:
         name = decision_id(routed.run, decision.number)
         if target is None:  # unregistered since
             self._report(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
-            return self._count(self._by_load(placed, "unregistered"))
+            return self._noted(routed, self._by_load(placed, "unregistered"))
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
-        return self._count(Placement(target, name, decision.state, missing, prefill))
+        return self._noted(routed, Placement(target, name, decision.state, missing, prefill))
+
+    def _noted(self, routed: RoutedDecision, placement: Placement) -> Placement:
+        """Where load decided, that is kept with the last decisions."""
+        if placement.by_load:
+            number = routed.decision.number
+            self._router.live.note_by_load(routed.run, number, placement.by_load)
+        return self._count(placement)
 
     def _count(self, placement: Placement) -> Placement:
         self.placed[placement.by_load or "index"] += 1

@@ -66,6 +66,13 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     chosen: Annotated[PlacedDocument | None, Meta(description="Who computes the prompt.")]
     decode: Annotated[PlacedDocument | None, Meta(description="Who decodes, if another one.")]
     refused: Annotated[str, Meta(description="Why no engine was chosen; empty: one was.")]
+    by_load: Annotated[
+        str,
+        Meta(
+            description="Why the index had no say where the gateway sent it, as `Reprise-By-Load`;"
+            " empty: it had, or another service decided."
+        ),
+    ]
     candidates: int
     promised_tokens: Annotated[int, Meta(description="That the chosen one was said to hold.")]
     held_tokens: Annotated[int, Meta(description="The most that any instance held.")]
@@ -163,6 +170,7 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "chosen": _placed(decision, decision.chosen),
         "decode": _placed(decision, decision.decode),
         "refused": decision.refused.value,
+        "by_load": recent.by_load,
         "candidates": len(decision.candidates),
         "promised_tokens": promised,
         "held_tokens": decision.held,
