@@ -46,17 +46,20 @@ export class DecisionsView {
     this.filter = el("input", { type: "search", oninput: () => this.update() });
     this.hold = el("input", { type: "checkbox", onchange: () => this.update() });
     this.said = el("span", { class: "small" });
+    this.earlier = el("p", { class: "small" });
     this.detail = el("section", { "aria-label": "The decision that is chosen" });
     this.found = []; // of the prefix
     this.table = new Table("The last decisions, the latest first", COLUMNS, "decisions",
       { size: 50, key: (one) => one.decision_id, className: "lines" });
     this.element = el("div", {}, this.problem, this.only.element, this.detail, el("div", { class: "bar-row" },
-      el("label", {}, "Decisions with ", this.filter), el("label", {}, this.hold, "hold still"), this.said), this.table.element);
+      el("label", {}, "Decisions with ", this.filter), el("label", {}, this.hold, "hold still"), this.said), this.table.element, this.earlier);
     // The stream tells of new ones; what came of them is asked for.
     const asked = this.prefix ? `decisions?limit=200&prefix=${encodeURIComponent(this.prefix)}` : "decisions?limit=200";
     this.polled = poll(() => get(asked), 5, (found) => {
       if (this.prefix) this.found = found.decisions;
       else this.feed.decisions = found.decisions;
+      this.earlier.replaceChildren(`This service knows decisions since ${time(found.since)}. Earlier ones are in the routing log, where `,
+        el("code", {}, "reprise audit verify"), " derives each of them again.");
       this.update();
     }, this.problem);
     this.choose(given.get("id") ?? "");

@@ -445,6 +445,11 @@ class LiveLoad:
         with self.lock:
             self._recent.note_by_load(run, number, why)
 
+    def recent_since(self, started: float) -> float:
+        """See `RecentDecisions.since`."""
+        with self.lock:
+            return self._recent.since(started)
+
     def noted(self) -> int:
         """How many decisions have come to be known in this process."""
         with self.lock:

@@ -102,6 +102,14 @@ class RecentDecisions:
         """The last decision of each tenant about a request of that id, where it is kept."""
         return self._requests.by_tenant(request_id)
 
+    def since(self, started: float) -> float:
+        """Since when all decisions are kept, Unix seconds; `started`: this process."""
+        oldest = next(iter(self._known.values()), None)
+        if oldest is None:
+            return started
+        time = oldest.decision.time
+        return time if self.noted > len(self._known) else min(started, time)
+
     def find(self, run: int, number: int) -> RecentDecision | None:
         """That one; None where it is not kept."""
         return self._known.get((run, number))

@@ -123,6 +123,13 @@ class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
     """The last decisions that this service knows, the latest first."""
 
     decisions: list[DecisionSummary]
+    since: Annotated[
+        float,
+        Meta(
+            description="Unix seconds: earlier ones are in the routing log alone, where"
+            " `reprise audit verify` derives each of them again."
+        ),
+    ]
 
 
 def decision_summary(recent: RecentDecision) -> DecisionSummary:
@@ -248,7 +255,10 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         if prefix is not None:
             found = [one for one in found if any(mark[1] == prefix for mark in one.decision.marks)]
             found = found[:limit]
-        document = DecisionsDocument(decisions=[decision_summary(one) for one in found])
+        document = DecisionsDocument(
+            decisions=[decision_summary(one) for one in found],
+            since=router.live.recent_since(router.started),
+        )
         return respond(document, wire)
 
     @routes.get(
@@ -263,7 +273,8 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         if found is None or not access_of(request).admits(found.decision.scope.tenant_id):
             text = (
                 f"expected the id of one of the last {RECENT_DECISIONS_MAX} decisions,"
-                f" as `GET /decisions` lists them, got: {name[:80]}"
+                f" as `GET /decisions` lists them, got: {name[:80]}; those from before its `since`"
+                " are in the routing log alone, which `reprise audit verify` reads"
             )
             raise RequestError("unknown_decision", text, status=404)
         return respond(decision_document(found), wire)

@@ -111,6 +111,7 @@ def test_its_numbers_are_those_of_the_api(
     tab.page.wait_for_selector(f"[data-key='{known[-1]['decision_id']}']")
     drawn = tab.told("[...document.querySelectorAll('[data-key]')].map((one) => one.dataset.key)")
     assert drawn == [one["decision_id"] for one in known]
+    assert "Earlier ones are in the routing log" in tab.page.inner_text("main")
     tab.page.locator(f"[data-key='{known[0]['decision_id']}']").click()
     tab.page.wait_for_selector("section h3")
     detail = tab.page.inner_text("section")
