@@ -1,7 +1,7 @@
 """What the gateway adds to the HTTP service beside it: `GET /gateway`."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -18,6 +18,10 @@ from schemas.metric_family import RoleCollector
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway
+
+
+DECISIONS: Final = "gateway"
+"""Its decisions among the routes whose answers are counted."""
 
 
 class EnrolledDocument(msgspec.Struct, frozen=True):
@@ -58,6 +62,7 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
         collector = RoleCollector()
         collector.add(GATEWAY, lambda: gateway)
         parts.view.metrics.register(collector)
+        parts.metrics.share(DECISIONS, gateway.placer.decided)
         routes = Routes(tags=["gateway"])
 
         @routes.get(

@@ -22,12 +22,14 @@ from gateway.responses import KeptResponses
 from gateway.settings import Affinity
 from gateway.usage import Usage
 from query_api.http.errors import RequestError
+from query_api.http.metrics import QueryMetrics
 from query_api.http.wire import Wire
 from query_api.ports import View
 from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KV_USAGE_MAX
 from schemas.routing_records import (
     Decision,
@@ -122,14 +124,26 @@ class Placer:
         router: decides.
         fleet: the engines.
         affinity: of sessions.
+        clock: of how long a decision takes.
 
     Attributes:
+        decided: what it has asked of the router, as `POST /route` counts it; tokens of prompts
+            that are known.
         responses: which engine keeps which.
         placed: requests, by what decided: `index`, or why it had no say.
         faults: unexpected errors of the router; load decided.
     """
 
-    def __init__(self, view: View, router: Router, fleet: Fleet, affinity: Affinity) -> None:
+    def __init__(
+        self,
+        view: View,
+        router: Router,
+        fleet: Fleet,
+        affinity: Affinity,
+        *,
+        clock: Clock = REAL_CLOCK,
+    ) -> None:
+        self.decided = QueryMetrics()
         self.responses = KeptResponses()
         self.placed: Counter[str] = Counter()
         self.faults = 0
@@ -137,6 +151,7 @@ class Placer:
         self._router = router
         self._fleet = fleet
         self._affinity = affinity
+        self._clock = clock
         self._turn = 0
 
     def end_former(self) -> None:
@@ -155,6 +170,7 @@ class Placer:
         if not placed.left:
             raise _no_engine(placed.model)
         placed.decision = None
+        began = self._clock.monotonic()
         try:
             routed = self._decide(placed)
         except Exception:
@@ -164,9 +180,12 @@ class Placer:
             )
             return self._count(self._by_load(placed, "internal_error"))
         decision = routed.decision
+        size = 0 if placed.tokens.missing else decision.prompt_tokens
+        self.decided.count((self._clock.monotonic() - began, size, decision.held))
         if decision.refused is not Refusal.NO:
             self._check_refused(routed, placed)
-            return self._count(self._by_load(placed, decision.refused.value, decision))
+            by_load = self._by_load(placed, decision.refused.value, decision)
+            return self._noted(routed, by_load)
         placed.decision = decision
         target = _target(placed.model, decision, decision.chosen)
         prefill = None
@@ -175,9 +194,16 @@ class Placer:
         name = decision_id(routed.run, decision.number)
         if target is None:  # unregistered since
             self._report(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
-            return self._count(self._by_load(placed, "unregistered"))
+            return self._noted(routed, self._by_load(placed, "unregistered"))
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
-        return self._count(Placement(target, name, decision.state, missing, prefill))
+        return self._noted(routed, Placement(target, name, decision.state, missing, prefill))
+
+    def _noted(self, routed: RoutedDecision, placement: Placement) -> Placement:
+        """Where load decided, that is kept with the last decisions."""
+        if placement.by_load:
+            number = routed.decision.number
+            self._router.live.note_by_load(routed.run, number, placement.by_load)
+        return self._count(placement)
 
     def _count(self, placement: Placement) -> Placement:
         self.placed[placement.by_load or "index"] += 1

@@ -7,6 +7,13 @@ import { about, instanceLink, Only, to } from "./links.js";
 import { figures, moment, Table, words } from "./table.js";
 
 export const placed = (one) => (one ? `${one.instance_id}${one.dp_rank > 0 ? ` rank ${one.dp_rank}` : ""}` : "–");
+// Why the index had no say, in words; and whether the prompt's tokens were not known.
+const isGuessed = (one) => Boolean(one.by_load && !one.refused && one.by_load !== one.state);
+const whyByLoad = (one) => (one.refused ? `the router chose nobody (${one.by_load}), so the requests that each engine has decided`
+  : isGuessed(one) ? `the index was not asked (${one.by_load}), so what engines have to do decided`
+    : `the index was behind (${one.by_load}), so what engines have to do counted most`);
+const indexText = (one) => (one.by_load ? `by load: ${one.by_load}` : stateText(one.state));
+const promptText = (one) => (isGuessed(one) ? `about ${count(one.prompt_tokens)}` : count(one.prompt_tokens));
 const came = (one) => (!one.outcome ? "–" : one.outcome.error || one.outcome.event);
 
 const COLUMNS = [
@@ -15,11 +22,12 @@ const COLUMNS = [
   words("Request", (one) => one.request_id, { width: "9.5%" }),
   words("Model", (one) => one.model_name, { width: "7%" }),
   words("Policy", (one) => one.policy, { width: "9.5%" }),
-  words("Index", (one) => one.state, { width: "9%", cell: (one) => stateText(one.state) }),
+  words("Index", indexText, { width: "9%", cell: (one) => (one.by_load
+    ? el("span", { class: "by-load", title: `By load: ${whyByLoad(one)}` }, indexText(one)) : stateText(one.state)) }),
   words("Chosen", (one) => (one.chosen ? placed(one.chosen) : one.refused), { width: "11.5%",
     cell: (one) => (one.chosen ? instanceLink(one.chosen.instance_id, one.tenant_id, placed(one.chosen)) : el("span", { class: "wrong" }, one.refused)) }),
-  figures("Prompt", (one) => one.prompt_tokens, count, { width: "6%" }),
-  figures("Promised", (one) => one.promised_tokens, count, { width: "7%" }),
+  figures("Prompt", (one) => one.prompt_tokens, count, { width: "6%", cell: promptText }),
+  figures("Promised", (one) => (isGuessed(one) ? null : one.promised_tokens), count, { width: "7%" }),
   figures("Cached", (one) => one.outcome?.cached_tokens, count, { width: "6.5%" }),
   figures("TTFT expected", (one) => one.ttft_ms, ms, { width: "10.5%", title: "Time to the first token, as it was expected" }),
   figures("TTFT actual", (one) => one.outcome?.ttft_ms, ms, { width: "9.5%", title: "Time to the first token, as it was reported" }),
@@ -38,17 +46,20 @@ export class DecisionsView {
     this.filter = el("input", { type: "search", oninput: () => this.update() });
     this.hold = el("input", { type: "checkbox", onchange: () => this.update() });
     this.said = el("span", { class: "small" });
+    this.earlier = el("p", { class: "small" });
     this.detail = el("section", { "aria-label": "The decision that is chosen" });
     this.found = []; // of the prefix
     this.table = new Table("The last decisions, the latest first", COLUMNS, "decisions",
       { size: 50, key: (one) => one.decision_id, className: "lines" });
     this.element = el("div", {}, this.problem, this.only.element, this.detail, el("div", { class: "bar-row" },
-      el("label", {}, "Decisions with ", this.filter), el("label", {}, this.hold, "hold still"), this.said), this.table.element);
+      el("label", {}, "Decisions with ", this.filter), el("label", {}, this.hold, "hold still"), this.said), this.table.element, this.earlier);
     // The stream tells of new ones; what came of them is asked for.
     const asked = this.prefix ? `decisions?limit=200&prefix=${encodeURIComponent(this.prefix)}` : "decisions?limit=200";
     this.polled = poll(() => get(asked), 5, (found) => {
       if (this.prefix) this.found = found.decisions;
       else this.feed.decisions = found.decisions;
+      this.earlier.replaceChildren(`This service knows decisions since ${time(found.since)}. Earlier ones are in the routing log, where `,
+        el("code", {}, "reprise audit verify"), " derives each of them again.");
       this.update();
     }, this.problem);
     this.choose(given.get("id") ?? "");
@@ -65,7 +76,7 @@ export class DecisionsView {
     const { only } = this;
     const isOf = (one) => [one.chosen, one.decode].some((held) => held && only.admits(held.instance_id, one.tenant_id));
     return (this.prefix ? this.found : this.feed.decisions).filter((one) => (!only.instance || isOf(one)) && (!text ||
-      [one.decision_id, one.request_id, one.model_name, one.policy, one.refused, one.chosen?.instance_id, came(one)].join(" ").toLowerCase().includes(text)));
+      [one.decision_id, one.request_id, one.model_name, one.policy, one.refused, indexText(one), one.chosen?.instance_id, came(one)].join(" ").toLowerCase().includes(text)));
   }
   update() {
     if (this.hold.checked && this.drawn) return;
@@ -94,17 +105,18 @@ export class DecisionsView {
     const linked = (held) => (held ? instanceLink(held.instance_id, one.tenant_id, placed(held)) : "–");
     const facts = [["Chosen", linked(one.chosen)], ...(one.decode ? [["Decode", linked(one.decode)]] : []),
       ...(one.refused ? [["Refused", one.refused]] : []), ["Policy", one.policy], ["Index was", `${stateText(one.state)} at ${one.position}`],
-      ["Prompt", `${count(one.prompt_tokens)} tokens`],
-      ["Promised cached", `${count(one.promised_tokens)} (${percent(share(one.promised_tokens))})`],
+      ...(one.by_load ? [["By load", one.by_load]] : []),
+      ["Prompt", `${promptText(one)} tokens`],
+      ["Promised cached", isGuessed(one) ? "the index was not asked" : `${count(one.promised_tokens)} (${percent(share(one.promised_tokens))})`],
       ["Actually cached", outcome ? `${count(outcome.cached_tokens)} (${percent(share(outcome.cached_tokens, outcome.prompt_tokens ?? one.prompt_tokens))})` : "not reported"],
       ["TTFT expected", ms(one.ttft_ms)], ["TTFT actual", outcome ? ms(outcome.ttft_ms) : "not reported"],
-      ["Held by any at most", count(one.held_tokens)], ["Outcome", came(one)]];
+      ["Held by any at most", isGuessed(one) ? "the index was not asked" : count(one.held_tokens)], ["Outcome", came(one)]];
     const prefixes = one.prefixes.flatMap((mark, place) => [place ? ", " : "", el("a", {
       href: to("prefixes", { hash: mark.prefix_hash }), title: `Prefix ${mark.prefix_hash}` }, count(mark.tokens))]);
     const figure = new CandidatesFigure(one);
     this.detail.replaceChildren(el("div", { class: "bar-row" }, el("h3", {}, `Decision ${one.decision_id}, ${time(one.at)}`),
       el("a", { href: to("decisions", this.without()) }, "Close")),
-    el("p", { class: "verdict" }, figure.verdict()),
+    el("p", { class: "verdict" }, one.by_load ? `By load: ${whyByLoad(one)}. ` : "", figure.verdict()),
     el("dl", { class: "facts" }, ...facts.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)))),
     figure.element,
     el("p", { class: "small" }, ...(one.chosen ? [`More of ${one.chosen.instance_id}: `, about(one.chosen.instance_id, one.tenant_id), ". "] : []),

@@ -141,6 +141,10 @@ class HttpMetrics(Collector):
         """The counts of one hot route."""
         return self.routes.setdefault(route, QueryMetrics())
 
+    def share(self, route: str, queries: QueryMetrics) -> None:
+        """What answers beside the routes counts for itself, and is shown with them."""
+        self.routes[route] = queries
+
     def describe(self) -> list[Metric]:
         """The families without samples, so that a second app on one registry is refused."""
         return [family.empty() for family in FAMILIES]

@@ -440,6 +440,16 @@ class LiveLoad:
         with self.lock:
             return self._recent.latest(limit, admits)
 
+    def note_by_load(self, run: int, number: int, why: str) -> None:
+        """See `RecentDecisions.note_by_load`."""
+        with self.lock:
+            self._recent.note_by_load(run, number, why)
+
+    def recent_since(self, started: float) -> float:
+        """See `RecentDecisions.since`."""
+        with self.lock:
+            return self._recent.since(started)
+
     def noted(self) -> int:
         """How many decisions have come to be known in this process."""
         with self.lock:

@@ -22,12 +22,15 @@ class RecentDecision(NamedTuple):
         place: rises with each decision that this service comes to know, from 1.
         run, decision: see `schemas.routing_records`.
         outcomes: reports of it, the latest of each event, in the order in which they came.
+        by_load: why the index had no say where its request went, in one word; "" where the index
+            had. The routing log does not have it: only the service that decided knows.
     """
 
     place: int
     run: int
     decision: Decision
     outcomes: tuple[FeedbackReport, ...]
+    by_load: str = ""
 
 
 class RecentDecisions:
@@ -71,6 +74,12 @@ class RecentDecisions:
         others = tuple(one for one in known.outcomes if one.event is not outcome.event)
         self._known[key] = known._replace(outcomes=(*others, outcome))
 
+    def note_by_load(self, run: int, number: int, why: str) -> None:
+        """The index had no say where its request went; nothing where it is not kept."""
+        known = self._known.get((run, number))
+        if known is not None:
+            self._known[run, number] = known._replace(by_load=why)
+
     def latest(
         self, limit: int, admits: Callable[[str], bool], *, after: int = 0
     ) -> list[RecentDecision]:
@@ -92,6 +101,14 @@ class RecentDecisions:
     def named(self, request_id: str) -> Mapping[str, DecisionKey]:
         """The last decision of each tenant about a request of that id, where it is kept."""
         return self._requests.by_tenant(request_id)
+
+    def since(self, started: float) -> float:
+        """Since when all decisions are kept, Unix seconds; `started`: this process."""
+        oldest = next(iter(self._known.values()), None)
+        if oldest is None:
+            return started
+        time = oldest.decision.time
+        return time if self.noted > len(self._known) else min(started, time)
 
     def find(self, run: int, number: int) -> RecentDecision | None:
         """That one; None where it is not kept."""

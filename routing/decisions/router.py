@@ -138,6 +138,7 @@ class Router:
 
     Attributes:
         run: names the decisions of this service: see `_run_of`.
+        started: Unix seconds.
         live: what is under way.
         queue: what is to be written into the routing log.
         folded: what has been learned from it.
@@ -169,7 +170,8 @@ class Router:
         self.queue = queue
         self.folded = live.folded
         self.wanted = WantedTokens()
-        self.run = _run_of(clock(), random_bytes)
+        self.started = clock()
+        self.run = _run_of(self.started, random_bytes)
         self._view = view
         self._settings = settings
         self._clock = clock

@@ -66,6 +66,13 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     chosen: Annotated[PlacedDocument | None, Meta(description="Who computes the prompt.")]
     decode: Annotated[PlacedDocument | None, Meta(description="Who decodes, if another one.")]
     refused: Annotated[str, Meta(description="Why no engine was chosen; empty: one was.")]
+    by_load: Annotated[
+        str,
+        Meta(
+            description="Why the index had no say where the gateway sent it, as `Reprise-By-Load`;"
+            " empty: it had, or another service decided."
+        ),
+    ]
     candidates: int
     promised_tokens: Annotated[int, Meta(description="That the chosen one was said to hold.")]
     held_tokens: Annotated[int, Meta(description="The most that any instance held.")]
@@ -116,6 +123,13 @@ class DecisionsDocument(msgspec.Struct, kw_only=True, frozen=True):
     """The last decisions that this service knows, the latest first."""
 
     decisions: list[DecisionSummary]
+    since: Annotated[
+        float,
+        Meta(
+            description="Unix seconds: earlier ones are in the routing log alone, where"
+            " `reprise audit verify` derives each of them again."
+        ),
+    ]
 
 
 def decision_summary(recent: RecentDecision) -> DecisionSummary:
@@ -163,6 +177,7 @@ def _fields(recent: RecentDecision) -> dict[str, Any]:
         "chosen": _placed(decision, decision.chosen),
         "decode": _placed(decision, decision.decode),
         "refused": decision.refused.value,
+        "by_load": recent.by_load,
         "candidates": len(decision.candidates),
         "promised_tokens": promised,
         "held_tokens": decision.held,
@@ -240,7 +255,10 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         if prefix is not None:
             found = [one for one in found if any(mark[1] == prefix for mark in one.decision.marks)]
             found = found[:limit]
-        document = DecisionsDocument(decisions=[decision_summary(one) for one in found])
+        document = DecisionsDocument(
+            decisions=[decision_summary(one) for one in found],
+            since=router.live.recent_since(router.started),
+        )
         return respond(document, wire)
 
     @routes.get(
@@ -255,7 +273,8 @@ def decision_routes(router: Router, default_wire: Wire) -> Routes:
         if found is None or not access_of(request).admits(found.decision.scope.tenant_id):
             text = (
                 f"expected the id of one of the last {RECENT_DECISIONS_MAX} decisions,"
-                f" as `GET /decisions` lists them, got: {name[:80]}"
+                f" as `GET /decisions` lists them, got: {name[:80]}; those from before its `since`"
+                " are in the routing log alone, which `reprise audit verify` reads"
             )
             raise RequestError("unknown_decision", text, status=404)
         return respond(decision_document(found), wire)

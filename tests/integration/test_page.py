@@ -5,10 +5,11 @@ import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, Route
 
 from tests.browser import Tab
 from tests.integration.test_keys import made
@@ -110,6 +111,7 @@ def test_its_numbers_are_those_of_the_api(
     tab.page.wait_for_selector(f"[data-key='{known[-1]['decision_id']}']")
     drawn = tab.told("[...document.querySelectorAll('[data-key]')].map((one) => one.dataset.key)")
     assert drawn == [one["decision_id"] for one in known]
+    assert "Earlier ones are in the routing log" in tab.page.inner_text("main")
     tab.page.locator(f"[data-key='{known[0]['decision_id']}']").click()
     tab.page.wait_for_selector("section h3")
     detail = tab.page.inner_text("section")
@@ -125,6 +127,39 @@ def test_its_numbers_are_those_of_the_api(
     detail = tab.page.inner_text("section")
     chosen = next(one for name, one in hashes.items() if name in detail)
     assert f"Asked\n{chosen['asked']}\n" in detail
+
+
+def test_a_decision_by_load_says_so(
+    of_size: Callable[[int], Service], new_tab: Callable[..., Tab]
+) -> None:
+    """Decisions as the gateway leaves them whose engine did not say the tokens."""
+    tab = new_tab(of_size(3))
+    shown: dict[str, Any] = {}
+
+    def answer(route: Route) -> None:
+        response = route.fetch()
+        document = response.json()
+        for one in document.get("decisions", [document]):
+            one.update(shown)
+        route.fulfill(response=response, json=document)
+
+    tab.page.route(re.compile(r"/decisions[?/]"), answer)
+    for why, told, prompt in (
+        ("engine_silent", "the index was not asked (engine_silent)", "about 64 tokens"),
+        ("", "", "64 tokens"),
+    ):
+        shown["by_load"] = why
+        tab.open("decisions")
+        tab.page.get_by_role("link", name="Show decision").first.click()
+        tab.page.wait_for_selector("section h3")
+        text = tab.page.inner_text("section")
+        assert re.search(rf"Prompt\n{prompt}\n", text), text
+        assert told in text
+        assert ("By load" in text) is bool(told)
+        assert ("Promised cached\nthe index was not asked\n" in text) is bool(told)
+        row = tab.page.locator("table.lines tbody tr").first
+        until(lambda: ("by load: engine_silent" in row.inner_text()) is bool(told), what="a row")  # noqa: B023
+        tab.page.get_by_role("link", name="Close").click()
 
 
 def test_the_overview_shows_what_the_doctor_finds(

@@ -22,6 +22,17 @@ def test_the_latest_come_first_and_the_oldest_go() -> None:
     assert recent.noted == RECENT_DECISIONS_MAX + 5
 
 
+def test_it_says_since_when_it_knows_decisions() -> None:
+    recent = RecentDecisions()
+    assert recent.since(100.0) == 100.0
+    recent.note(RUN, decision(0, time=150.0))
+    assert recent.since(100.0) == 100.0, "none is missing since the start"
+    assert recent.since(200.0) == 150.0, "the log has brought it"
+    for number in range(1, RECENT_DECISIONS_MAX + 1):
+        recent.note(RUN, decision(number, time=150.0 + number))
+    assert recent.since(100.0) == 151.0, "the first one has gone"
+
+
 def test_one_that_comes_twice_is_kept_once() -> None:
     recent = RecentDecisions()
     recent.note(RUN, decision(1))

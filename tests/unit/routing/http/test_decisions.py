@@ -101,6 +101,16 @@ def test_the_latest_come_first_as_many_as_are_asked_for(service: Service) -> Non
     assert found == [answers[2]["decision_id"], answers[1]["decision_id"]]
 
 
+def test_they_say_since_when_they_are_known(service: Service) -> None:
+    """A service that was started again has nothing of before."""
+    started = service.clock.now
+    register(service, "a")
+    assert shown(service)["since"] == started
+    service.clock.now += 60.0
+    route(service)
+    assert shown(service)["since"] == started
+
+
 def test_those_of_a_prefix(service: Service) -> None:
     register(service, "a")
     one = route(service, token_ids=[1] * 16)
