@@ -13,9 +13,9 @@ from doctor.engine_statements import SAID
 from doctor.examination import Patient
 from doctor.received_events import RECEIVED
 from doctor.releases import releases
-from doctor.served_requests import outcomes
+from doctor.served_requests import cache_reports, outcomes
 
-DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes, releases)
+DIAGNOSES: Final[Sequence[Look]] = (*SAID, *RECEIVED, outcomes, cache_reports, releases)
 """All of them, causes before what comes of them."""
 
 

@@ -49,6 +49,7 @@ class Code(StrEnum):
     MATCHES_NOTHING = "matches_nothing"
     MATCHES_LESS = "matches_less"
     MATCHES_MORE = "matches_more"
+    CACHE_UNSAID = "cache_unsaid"
     # Of the service
     ASKED_TENANT = "asked_tenant"
     ASKED_MODEL = "asked_model"

@@ -22,6 +22,7 @@ from schemas.identities import (
     StreamKey,
     is_hidden,
 )
+from schemas.registration import Registration
 from schemas.routing_records import DecidedScope, Target
 from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
@@ -32,6 +33,9 @@ DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell i
 
 _TIER_AT: Final = 20
 _GPU: Final = MEDIA.index(Medium.GPU)
+
+NOTHING_UNSAID: Final[Mapping[str, int]] = {}
+"""Where there is no gateway."""
 
 
 _Contexts = list[tuple[ModelContext, int]]
@@ -49,6 +53,8 @@ class Patient(NamedTuple):
         ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
         unknown_adapters: of which a pool has blocks, and nothing says whether it has loaded them.
         recent: what the latest outcomes say, as many as are needed to judge by.
+        unsaid: its latest answers at the gateway that did not say what it found in its cache,
+            though something was promised; 0 where that is no pattern.
     """
 
     stream: StreamKey
@@ -59,6 +65,7 @@ class Patient(NamedTuple):
     ranks_at_url: frozenset[int]
     unknown_adapters: tuple[str, ...]
     recent: RecentTotals
+    unsaid: int = 0
 
     @property
     def kind(self) -> str:
@@ -138,6 +145,7 @@ def examine(
     now: float,
     admits: Callable[[str], bool] = lambda tenant_id: True,
     unknown: UnknownScopes | None = None,
+    unsaid: Mapping[str, int] = NOTHING_UNSAID,
 ) -> Examination:
     """All that may be shown. Cost O(publishers + contexts + rows of promises), and O(publishers)
     for each adapter that a pool has blocks of; may run in a thread.
@@ -148,6 +156,7 @@ def examine(
         now: Unix seconds.
         admits: whether a tenant may be shown.
         unknown: has what was asked that nobody has; None: nobody keeps that.
+        unsaid: of `Patient`, by the base URL of the engine.
     """
     kernel = view.kernel
     entries = _entries(kernel)
@@ -173,6 +182,7 @@ def examine(
             served.get(
                 ServedInstance(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED
             ),
+            unsaid.get(_base_url(ranks[0].registration), 0),
         )
         for stream, ranks in sorted(groups.items())
     ]
@@ -180,6 +190,11 @@ def examine(
     return Examination(
         now, view.health(), patients, asked, _never_held(kernel, entries, router, now, admits)
     )
+
+
+def _base_url(one: Registration) -> str:
+    """As the gateway sends requests there."""
+    return (one.http_url or one.url).rstrip("/")
 
 
 def served_by(router: Router | None, now: float) -> Mapping[ServedInstance, RecentTotals]:

@@ -1,44 +1,56 @@
 """`GET /doctor`: what is wrong with the service and its instances, in words, with the remedy."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from doctor.doctor import doctor_document
 from doctor.document import DoctorDocument
-from doctor.examination import examine
+from doctor.examination import NOTHING_UNSAID, examine
 from query_api.http import openapi
 from query_api.http.caller import access_of
 from query_api.http.feature import Feature, HttpParts, MakeFeature
 from query_api.http.route_table import Routes
 from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
-from query_api.http.wire import Wire, reply_wire
-from query_api.ports import View
-from query_api.unknown_scopes import UnknownScopes
+from query_api.http.wire import reply_wire
 from routing.decisions.router import Router
 from schemas.clock import REAL_CLOCK
 
 
+class CacheReports(Protocol):
+    """Knows which engines leave out of their answers what they found in their caches."""
+
+    def unsaid(self) -> Mapping[str, int]:
+        """See `examine`. To be called on the loop."""
+        ...
+
+
 def doctor_feature(
-    router: Router | None, *, clock: Callable[[], float] = REAL_CLOCK.unix
+    router: Router | None,
+    reports: CacheReports | None = None,
+    *,
+    clock: Callable[[], float] = REAL_CLOCK.unix,
 ) -> MakeFeature:
-    """What the doctor adds to the HTTP service; `router` knows what was promised, and
-    the clock Unix seconds.
+    """What the doctor adds to the HTTP service.
+
+    Args:
+        router: knows what was promised; None: nothing was.
+        reports: of the gateway; None: there is none.
+        clock: Unix seconds.
     """
 
     def make(parts: HttpParts) -> Feature:
-        routes = _doctor_routes(parts.view, router, parts.unknown, parts.default_wire, clock)
-        return Feature(routes)
+        return Feature(_doctor_routes(parts, router, reports, clock))
 
     return make
 
 
 def _doctor_routes(
-    view: View,
+    parts: HttpParts,
     router: Router | None,
-    unknown: UnknownScopes,
-    default_wire: Wire,
+    reports: CacheReports | None,
     clock: Callable[[], float],
 ) -> Routes:
     """The route. Who sees which instances is as of `/services`."""
@@ -51,12 +63,13 @@ def _doctor_routes(
         openapi_extra=openapi.operation(DoctorDocument, *BOTH_WIRES),
     )
     async def doctor(request: Request) -> Response:
-        wire = reply_wire(request.headers.raw, default_wire)
+        wire = reply_wire(request.headers.raw, parts.default_wire)
         access = access_of(request)
         sees_all = access.tenants is None
+        unsaid = NOTHING_UNSAID if reports is None else reports.unsaid()
 
         def document() -> Response:
-            examined = examine(view, router, clock(), access.admits, unknown)
+            examined = examine(parts.view, router, clock(), access.admits, parts.unknown, unsaid)
             return respond(doctor_document(examined, sees_all=sees_all), wire)
 
         return await large.make(document)

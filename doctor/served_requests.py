@@ -96,6 +96,19 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
         )
 
 
+def cache_reports(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    """Whether its answers leave out what it found in its cache."""
+    if patient.unsaid:
+        yield Diagnosis(
+            Code.CACHE_UNSAID,
+            f"its last {patient.unsaid} answers at the gateway to prompts that it was said to hold"
+            " in part had a `usage` without cached tokens: whether promises are kept is not known",
+            "start vLLM with --enable-prompt-tokens-details, SGLang with --enable-cache-report",
+            "`prompt_tokens_details.cached_tokens`",
+            "none",
+        )
+
+
 def _less(patient: Patient) -> tuple[str, str]:
     """Why an engine finds more than it is said to hold, and what to do."""
     states = [one.state for one in patient.ranks]

@@ -14,6 +14,7 @@
     placement.py   which engine gets a request: by the index, or by load where the index has no say
     prompts.py     token ids of a request, or the reason why there are none
     responses.py   which engine keeps which response
+    cache_reports.py  which engines say what they found in their caches
     fleet.py       which engines there are for a model
     names.py       what engines call what they serve; catalog.py asks them
     upstream.py    HTTP to the engines; connections.py each has one answer to a request

@@ -8,6 +8,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.enrollment import Enrolled
 from gateway.metrics import GATEWAY
 from query_api.http import openapi
 from query_api.http.feature import Feature, HttpParts, MakeFeature
@@ -78,10 +79,15 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
     return make
 
 
+def _enrolled(gateway: "Gateway", one: Enrolled) -> EnrolledDocument:
+    lacks = filter(None, (one.lacks, gateway.placer.cache_reports.lacks(one.base_url)))
+    return EnrolledDocument(one.base_url, one.state, "; ".join(lacks))
+
+
 def _document(gateway: "Gateway") -> GatewayDocument:
     return GatewayDocument(
         address=gateway.address,
-        engines=[EnrolledDocument(*one) for one in gateway.enrollment.engines],
+        engines=[_enrolled(gateway, one) for one in gateway.enrollment.engines],
         under_way=gateway.endpoint.under_way,
         held_bytes=gateway.held.size_bytes,
         addresses=[

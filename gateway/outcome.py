@@ -77,6 +77,8 @@ class Outcome:
         tokens = self._placed.tokens
         if usage is not None and usage.response:
             self._placer.answered(self._placed, self.placement, usage.response)
+        if usage is not None:
+            self._placer.counted(self._placed, self.placement, usage)
         if usage is not None and tokens.is_partial:
             usage = usage._replace(cached=None)  # more may be found than was promised
         self._placer.completed(self.placement, usage, ttft_s, _tbt_of(self._intervals))

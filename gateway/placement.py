@@ -14,10 +14,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from gateway.bounds import GATEWAY_NAMED_MAX
+from gateway.cache_reports import CacheReports
 from gateway.errors import GatewayError
 from gateway.fleet import EngineKey, EngineTarget, Fleet, ServedModel
 from gateway.prompts import PromptTokens
-from gateway.requests import ClientRequest
+from gateway.requests import CHAT, COMPLETIONS, ClientRequest
 from gateway.responses import KeptResponses
 from gateway.settings import Affinity
 from gateway.usage import Usage
@@ -130,6 +131,7 @@ class Placer:
         decided: what it has asked of the router, as `POST /route` counts it; tokens of prompts
             that are known.
         responses: which engine keeps which.
+        cache_reports: which engines say what they found in their caches.
         placed: requests, by what decided: `index`, or why it had no say.
         faults: unexpected errors of the router; load decided.
     """
@@ -145,6 +147,7 @@ class Placer:
     ) -> None:
         self.decided = QueryMetrics()
         self.responses = KeptResponses()
+        self.cache_reports = CacheReports()
         self.placed: Counter[str] = Counter()
         self.faults = 0
         self._view = view
@@ -363,6 +366,24 @@ class Placer:
         """The engine keeps what it has answered, by that id."""
         key = placement.target.key if placement.went is None else placement.went
         self.responses.note(placed.model.tenant_id, response, key)
+
+    def counted(self, placed: PlacedRequest, placement: Placement, usage: Usage) -> None:
+        """Its answer has a count of tokens. Other paths, several prompts and engines that did a
+        part of the work have what was found without a flag, or never.
+        """
+        decision = placed.decision
+        if (
+            decision is None
+            or usage.prompt is None
+            or placement.by_load
+            or placement.went is not None
+            or placement.prefill is not None
+            or placed.tokens.is_partial
+            or placed.request.path not in (CHAT, COMPLETIONS)
+        ):
+            return
+        promised = decision.candidates[decision.chosen].cached
+        self.cache_reports.note(placement.target, promised, usage.cached)
 
     def completed(
         self, placement: Placement, usage: Usage | None, ttft_s: float | None, tbt_s: float | None

@@ -51,7 +51,8 @@ def create_app(
     features: list[MakeFeature] = []
     if router is not None:
         features.append(routing_feature(router, acting=acting, select_service=select_service))
-    features.append(doctor_feature(router))
+    reports = None if gateway is None else gateway.placer.cache_reports
+    features.append(doctor_feature(router, reports))
     lmcache = rooms.lmcache()
     if lmcache is not None:
         features.append(lmcache.feature(workers, commands))

@@ -1,13 +1,13 @@
 """A service whose tables and outcomes are what a test says."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from doctor.doctor import doctor_document
 from doctor.document import DoctorDocument, Finding
-from doctor.examination import examine
+from doctor.examination import NOTHING_UNSAID, examine
 from query_api.unknown_scopes import UnknownScopes
 from schemas.answer_states import AnswerState, Standing
 from schemas.positions import PublisherState
@@ -83,9 +83,13 @@ class Clinic:
             totals.reported(RUN, outcome)
 
     def document(
-        self, admits: Callable[[str], bool] = lambda tenant_id: True, *, sees_all: bool = True
+        self,
+        admits: Callable[[str], bool] = lambda tenant_id: True,
+        *,
+        sees_all: bool = True,
+        unsaid: Mapping[str, int] = NOTHING_UNSAID,
     ) -> DoctorDocument:
-        examined = examine(self.table, self.service.router, NOW, admits, self.unknown)
+        examined = examine(self.table, self.service.router, NOW, admits, self.unknown, unsaid)
         return doctor_document(examined, sees_all=sees_all)
 
     def findings(self) -> list[Finding]:

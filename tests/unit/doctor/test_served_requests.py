@@ -134,3 +134,12 @@ def test_a_first_block_that_an_engine_holds_is_asked_about_rightly(clinic: Clini
     held = prefix_hashes(range(4), 4)[0]
     clinic.serves(20, promised=1200, predicted=1200, cached=0, marks=(PrefixMark(1, held),))
     assert "asked_tokens" not in clinic.codes()
+
+
+def test_answers_without_cached_tokens_are_a_finding_with_the_flag(clinic: Clinic) -> None:
+    one = clinic.register(http_endpoint="http://a:8000")
+    assert clinic.codes() == []
+    found = clinic.document(unsaid={f"{one.http_url}": 7, "http://b:8000": 9}).findings
+    assert [one.code for one in found] == ["cache_unsaid"]
+    assert "its last 7 answers" in found[0].cause
+    assert "--enable-prompt-tokens-details" in found[0].remedy
