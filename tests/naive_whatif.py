@@ -115,32 +115,77 @@ class NaiveCache:
 
 
 class NaiveIndex:
-    """What the router knows: how often each publisher has announced each block on each tier."""
+    """What the router knows: how often each publisher has announced each block on each tier.
+
+    A block that is offloaded, and of which nothing but its name is known, is held there once it is
+    stored. Not so where it was stored first, behind a block that is not known.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[str, dict[tuple[Block, str], int]] = {}
+        self.left_out: dict[str, dict[Block, dict[str, int]]] = {}
+        self.named: dict[str, set[Block]] = {}
+
+    def leave_out(self, publisher: str, block: Block, tier: str, *, is_named: bool) -> None:
+        left_out = self.left_out.setdefault(publisher, {})
+        if block not in left_out and is_named:
+            self.named.setdefault(publisher, set()).add(block)
+        times = left_out.setdefault(block, {})
+        times[tier] = times.get(tier, 0) + 1
+
+    def forget(self, publisher: str, block: Block, tier: str, times: int = 1) -> None:
+        left_out = self.left_out.get(publisher, {})
+        if tier in left_out.get(block, {}):
+            left_out[block][tier] -= times
+            if left_out[block][tier] <= 0:
+                del left_out[block][tier]
+            if not left_out[block]:
+                del left_out[block]
+                self.named.get(publisher, set()).discard(block)
+
+    def take_in(self, publisher: str, block: Block, tier: str) -> None:
+        counts = self.counts[publisher]
+        known = dict(self.left_out.get(publisher, {}).get(block, {}))
+        for other, times in known.items():
+            if other == tier:
+                self.forget(publisher, block, other, times)
+            elif block in self.named.get(publisher, set()) and (block, other) not in counts:
+                counts[block, other] = times
+                self.forget(publisher, block, other, times)
+
+    def remove(self, publisher: str, block: Block, tier: str) -> bool:
+        counts = self.counts[publisher]
+        is_held = (block, tier) in counts
+        if is_held:
+            counts[block, tier] -= 1
+            if not counts[block, tier]:
+                del counts[block, tier]
+        else:
+            self.forget(publisher, block, tier)
+        return is_held
 
     def fold(self, publisher: str, events: list[Event]) -> None:
         counts = self.counts.setdefault(publisher, {})
         removed: set[Block] = set()
         for what, tier, blocks in events:
             if what == "removed":
-                for block in blocks:
-                    if (block, tier) in counts:
-                        counts[block, tier] -= 1
-                        if not counts[block, tier]:
-                            del counts[block, tier]
-                        removed.add(block)
+                removed.update(block for block in blocks if self.remove(publisher, block, tier))
             elif what == "offloaded":
                 for block in blocks:
                     if self.holds(publisher, block) or block in removed:
                         counts[block, tier] = counts.get((block, tier), 0) + 1
+                    else:
+                        self.leave_out(publisher, block, tier, is_named=True)
             else:
                 parent = blocks[0][:-1]
                 if parent and not self.holds(publisher, parent):
+                    for block in blocks:
+                        self.leave_out(publisher, block, tier, is_named=False)
                     continue
                 for block in blocks:
                     counts[block, tier] = counts.get((block, tier), 0) + 1
+                    if counts[block, tier] == 1:
+                        self.take_in(publisher, block, tier)
 
     def holds(self, publisher: str, block: Block) -> bool:
         counts = self.counts.get(publisher, {})
