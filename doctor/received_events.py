@@ -107,7 +107,7 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "it has removed blocks that it had announced more often: copies, some of which are"
             " left, or reports of hits (kv_cache_report_mode=full)",
             "unregister it, and register it again with the `kv_cache_report_mode` that its requests"
-            " ask for, `incremental` where none does",
+            " ask for, `incremental` where none does; SGLang with LMCache or FlexKV with `full`",
         ),
         Doubt.OBJECTS_WAIT: _Words(
             Code.OBJECTS_WAIT,
