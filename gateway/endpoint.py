@@ -19,14 +19,21 @@ from gateway.fleet import Fleet, ServedModel
 from gateway.names import EngineNames
 from gateway.paths import PassedPaths
 from gateway.placement import unknown_model
-from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, read_request
+from gateway.requests import (
+    API_KEY_HEADER,
+    CHAT,
+    COMPLETIONS,
+    EMBEDDINGS,
+    RESPONSES,
+    read_request,
+)
 from query_api.access.guard import Guard
 from query_api.access.rights import OPEN, Access, Right
 from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES
 from query_api.http.errors import ClientGoneError
 from query_api.http.origins import check_origin
 from query_api.http.requests.bodies import Bodies
-from query_api.http.wire import header
+from query_api.http.wire import Headers, header
 from schemas.errors import RepriseError
 
 MODELS: Final = "/v1/models"
@@ -130,7 +137,7 @@ class GatewayEndpoint:
             return OPEN
         client = scope.get("client")
         return self._guard.admit(
-            header(scope["headers"], b"authorization"),
+            _authorization(scope["headers"]),
             client[0] if client else "",
             Right.ROUTE,
             certificate=scope.get("state", {}).get(CERTIFICATE_NAMES, ()),
@@ -230,6 +237,12 @@ class GatewayEndpoint:
             found.update(self._names.documents(urls))
             found.setdefault(model.lora_name or model.name, _Listed(model.lora_name or model.name))
         return dict(sorted(found.items()))
+
+
+def _authorization(headers: Headers) -> bytes:
+    """As clients say it, those of Anthropic's API in a header of their own."""
+    key = header(headers, API_KEY_HEADER)
+    return header(headers, b"authorization") or (b"Bearer " + key if key else b"")
 
 
 async def _watch(receive: Receive, exchange: Exchange, task: "asyncio.Task[Any]") -> bool:

@@ -52,6 +52,9 @@ _HOP_BY_HOP: Final = frozenset(
 _SESSION_HEADERS: Final = (b"x-session-id", b"x-dynamo-session-id")
 _SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
 _TENANT_HEADER: Final = b"x-reprise-tenant"
+API_KEY_HEADER: Final = b"x-api-key"
+"""In which clients of Anthropic's API have their key, in place of `Authorization`."""
+
 _OWN_PREFIX: Final = b"reprise-"
 """Of headers that the gateway alone sets."""
 
@@ -137,7 +140,7 @@ def read_request(
         url_query: likewise.
         headers: as they came.
         body: likewise, whole.
-        keeps_authorization: whether engines are to see that header: it is not the gateway's.
+        keeps_authorization: whether engines are to see the client's key: it is not the gateway's.
         session_cookie: the name of the cookie that names a session; "" for none.
         asks_usage: whether a stream is asked for usage where its client does not.
 
@@ -233,7 +236,7 @@ def _passed_on(headers: Headers, *, keeps_authorization: bool) -> list[tuple[str
     if named:
         left_out |= {one.strip().lower() for one in named.split(b",")}
     if not keeps_authorization:
-        left_out |= {b"authorization"}
+        left_out |= {b"authorization", API_KEY_HEADER}
     return [
         (name.decode("latin-1"), value.decode("latin-1"))
         for name, value in headers

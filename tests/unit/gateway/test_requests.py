@@ -54,7 +54,8 @@ def test_headers_of_one_connection_stay_behind() -> None:
         ("authorization", "Bearer e"),
         ("x-own", "\xe4"),
     ]
-    kept = read(b"{}", (b"authorization", b"Bearer rk"), keeps_authorization=False)
+    keys = (b"authorization", b"Bearer rk"), (b"x-api-key", b"rk")
+    kept = read(b"{}", *keys, keeps_authorization=False)
     assert kept.headers == [("content-type", "application/json; charset=utf-8")]
 
 
