@@ -27,6 +27,10 @@ from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, ScopeMisma
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S
+from tokens.engine_questions import Unanswered
+from tokens.local_model import INSTALL_TEXT
+from tokens.prompt import NoTokens
+from tokens.tokenizer import ENGINE_WAIT_S
 
 _SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES, Part.OUTCOMES})
 _DISK: Final = "disk"
@@ -108,6 +112,7 @@ def _of_service(examined: Examination, *, sees_all: bool) -> Iterator[Finding]:
     yield from _behind(health)
     yield from map(_of_unknown, _first_of_each(examined.unknown))
     yield from map(_of_never_held, examined.never_held)
+    yield from map(_of_unanswered, examined.unanswered)
     if sees_all and not examined.patients and health.ready:
         yield Finding(
             code=Code.NOTHING_REGISTERED.value,
@@ -169,6 +174,23 @@ def _of_never_held(one: UnheldBlock) -> Finding:
     )
 
 
+def _of_unanswered(one: Unanswered) -> Finding:
+    return Finding(
+        code=Code.TOKENS_LATE.value,
+        tenant_id=one.tenant_id,
+        model_name=one.model,
+        cause=f"of the last {one.asked} prompts that an engine was asked to make tokens of,"
+        f" {one.unanswered} got none in time, since the engine is busy or away: such requests are"
+        " routed by load, and conversations leave their caches",
+        expected=f"tokens within {ENGINE_WAIT_S:g} s",
+        got="none",
+        remedy=f"have them made here: {INSTALL_TEXT}, name the directory of the model's files"
+        f" (`--set tokens={one.model}=DIRECTORY`), and start again. Where that is done, see the"
+        " condition `tokens`",
+        since=one.last,
+    )
+
+
 def _is_disk(condition: Condition) -> bool:
     return condition.reason == _DISK or "no space left" in condition.message
 
@@ -192,9 +214,15 @@ def _of_condition(condition: Condition) -> Finding:
         code=Code.CONDITION.value,
         cause=f"{condition.part.value}: {condition.message}",
         got=condition.reason,
-        remedy=_HELP.get(condition.part, "see docs/observe.md, `Health`"),
+        remedy=_remedy_of(condition),
         since=condition.since,
     )
+
+
+def _remedy_of(condition: Condition) -> str:
+    if condition.part is Part.TOKENS and condition.reason == NoTokens.NO_LIBRARY:
+        return f"{INSTALL_TEXT}, and start again"
+    return _HELP.get(condition.part, "see docs/observe.md, `Health`")
 
 
 def _behind(health: Health) -> Iterator[Finding]:

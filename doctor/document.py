@@ -56,6 +56,7 @@ class Code(StrEnum):
     ASKED_BLOCK_SIZE = "asked_block_size"
     ASKED_SALT = "asked_salt"
     ASKED_TOKENS = "asked_tokens"
+    TOKENS_LATE = "tokens_late"
     NOTHING_REGISTERED = "nothing_registered"
     BEHIND = "behind"
     DISK = "disk"

@@ -1,7 +1,7 @@
 """All that is known of each instance, gathered from where it is known. Reads; changes nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
@@ -27,6 +27,7 @@ from schemas.routing_records import DecidedScope, Target
 from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
+from tokens.engine_questions import Unanswered
 
 DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
 DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
@@ -130,6 +131,7 @@ class Examination(NamedTuple):
         patients: by tenant, model and instance.
         unknown: what was asked that nobody has, and why nobody does; the latest first.
         never_held: of each scope at most one, by scope.
+        unanswered: models of whose prompts engines make no tokens in time.
     """
 
     at: float
@@ -137,6 +139,7 @@ class Examination(NamedTuple):
     patients: list[Patient]
     unknown: list[tuple[UnknownScope, ScopeMismatch]]
     never_held: list[UnheldBlock]
+    unanswered: Sequence[Unanswered] = ()
 
 
 def examine(
@@ -146,6 +149,7 @@ def examine(
     admits: Callable[[str], bool] = lambda tenant_id: True,
     unknown: UnknownScopes | None = None,
     unsaid: Mapping[str, int] = NOTHING_UNSAID,
+    unanswered: Sequence[Unanswered] = (),
 ) -> Examination:
     """All that may be shown. Cost O(publishers + contexts + rows of promises), and O(publishers)
     for each adapter that a pool has blocks of; may run in a thread.
@@ -157,6 +161,7 @@ def examine(
         admits: whether a tenant may be shown.
         unknown: has what was asked that nobody has; None: nobody keeps that.
         unsaid: of `Patient`, by the base URL of the engine.
+        unanswered: of `Examination`, of all tenants.
     """
     kernel = view.kernel
     entries = _entries(kernel)
@@ -188,7 +193,12 @@ def examine(
     ]
     asked = [] if unknown is None else unknown.asked(admits)
     return Examination(
-        now, view.health(), patients, asked, _never_held(kernel, entries, router, now, admits)
+        now,
+        view.health(),
+        patients,
+        asked,
+        _never_held(kernel, entries, router, now, admits),
+        [one for one in unanswered if admits(one.tenant_id)],
     )
 
 

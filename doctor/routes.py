@@ -17,6 +17,7 @@ from query_api.http.routes import BOTH_WIRES, LargeAnswers, respond
 from query_api.http.wire import reply_wire
 from routing.decisions.router import Router
 from schemas.clock import REAL_CLOCK
+from tokens.engine_questions import EngineQuestions
 
 
 class CacheReports(Protocol):
@@ -30,6 +31,7 @@ class CacheReports(Protocol):
 def doctor_feature(
     router: Router | None,
     reports: CacheReports | None = None,
+    questions: EngineQuestions | None = None,
     *,
     clock: Callable[[], float] = REAL_CLOCK.unix,
 ) -> MakeFeature:
@@ -38,11 +40,12 @@ def doctor_feature(
     Args:
         router: knows what was promised; None: nothing was.
         reports: of the gateway; None: there is none.
+        questions: of the tokenizer; likewise.
         clock: Unix seconds.
     """
 
     def make(parts: HttpParts) -> Feature:
-        return Feature(_doctor_routes(parts, router, reports, clock))
+        return Feature(_doctor_routes(parts, router, reports, questions, clock))
 
     return make
 
@@ -51,6 +54,7 @@ def _doctor_routes(
     parts: HttpParts,
     router: Router | None,
     reports: CacheReports | None,
+    questions: EngineQuestions | None,
     clock: Callable[[], float],
 ) -> Routes:
     """The route. Who sees which instances is as of `/services`."""
@@ -67,9 +71,13 @@ def _doctor_routes(
         access = access_of(request)
         sees_all = access.tenants is None
         unsaid = NOTHING_UNSAID if reports is None else reports.unsaid()
+        now = clock()
+        unanswered = () if questions is None else questions.unanswered(now)
 
         def document() -> Response:
-            examined = examine(parts.view, router, clock(), access.admits, parts.unknown, unsaid)
+            examined = examine(
+                parts.view, router, now, access.admits, parts.unknown, unsaid, unanswered
+            )
             return respond(doctor_document(examined, sees_all=sees_all), wire)
 
         return await large.make(document)

@@ -52,7 +52,8 @@ def create_app(
     if router is not None:
         features.append(routing_feature(router, acting=acting, select_service=select_service))
     reports = None if gateway is None else gateway.placer.cache_reports
-    features.append(doctor_feature(router, reports))
+    questions = None if tokenizer is None else tokenizer.questions
+    features.append(doctor_feature(router, reports, questions))
     lmcache = rooms.lmcache()
     if lmcache is not None:
         features.append(lmcache.feature(workers, commands))

@@ -74,7 +74,7 @@ ELSEWHERE: Final = (
     ),
     Elsewhere(r'^curl .*"type": "Acme"', "the same"),
     Elsewhere(r'^curl .*"messages":', "needs a model: tests/integration/test_real_engines.py"),
-    Elsewhere(r"^(python3 -m venv .* && )?pip install ", BY_NAME),
+    Elsewhere(r"^(\.venv/bin/|python3 -m venv .* && )?pip install ", BY_NAME),
     Elsewhere(
         r"^sgl-router ", "needs SGLang's router: tests/integration/test_grpc.py asks as it does"
     ),

@@ -8,6 +8,7 @@
     model_tokenizer.py   its tokenizer and its template, behind kept pieces
       model_files.py, conversation.py, template.py, sandbox.py, pieces.py
     engine_tokenizer.py  what an engine's /tokenize is asked, and says
+    engine_questions.py  how many prompts got no tokens in time there
 
 The room asks nothing of the index. Its network is handed in. `tokenizers` and `jinja2`, the extra
 `text`, are imported where a model's files are read first.

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from tokens.bounds import LOOP_BYTES_MAX
 from tokens.model_files import ModelFilesError
@@ -12,6 +12,9 @@ from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
 
 if TYPE_CHECKING:
     from tokens.model_tokenizer import ModelTokenizer
+
+INSTALL_TEXT: Final = "`.venv/bin/pip install -e '.[text]'`"
+"""In the clone of the repository: `reprise` of the public index is another project."""
 
 _logger = logging.getLogger(__name__)
 
@@ -101,8 +104,8 @@ class LocalModel:
         except ImportError:
             self.missing = NoTokens.NO_LIBRARY
             self.trouble = (
-                "expected the extra `text` beside tokens: pip install 'reprise[text]'"
-                " (tokenizers and jinja2)"
+                "expected the extra `text` (tokenizers and jinja2) beside tokens, got none:"
+                f" {INSTALL_TEXT}, and start again"
             )
         except ModelFilesError as error:
             self.missing = NoTokens.UNREADABLE

@@ -30,6 +30,7 @@ from schemas.errors import RepriseError
 from schemas.limits import MIB
 from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_LOOP_S_MAX, RENDERING_S_MAX
 from tokens.conversation import SGLANG
+from tokens.engine_questions import EngineQuestions
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
 from tokens.local_model import Difference, LocalModel, Standing, form_of
@@ -90,6 +91,7 @@ class Tokenizer:
         missing: prompts without tokens, by reason.
         compared: comparisons with engines, by what came of them: `equal`, `different`, `silent`,
             `left_out`.
+        questions: the latest prompts that engines were asked about, but for those with media.
         faults: unexpected errors of ours.
     """
 
@@ -106,6 +108,7 @@ class Tokenizer:
         self.reused = 0
         self.missing: Counter[str] = Counter()
         self.compared: Counter[str] = Counter()
+        self.questions = EngineQuestions()
         self.faults = 0
         self._engines = engines
         self._clock = clock
@@ -247,9 +250,17 @@ class Tokenizer:
         engines = self._engines.of_model(prompt.model, tenant_id)
         if not engines:
             raise _no_tokenizer(model)
-        engine = self._awake(engines, PAUSE_S, has_media=False)
-        body = question(prompt, engine.kind)
-        return cut_off(await self._ask(engine, body, ENGINE_WAIT_S), prompt.truncation)
+        is_answered = True
+        try:
+            engine = self._awake(engines, PAUSE_S, has_media=False)
+            body = question(prompt, engine.kind)
+            return cut_off(await self._ask(engine, body, ENGINE_WAIT_S), prompt.truncation)
+        except NoTokensError as error:
+            is_answered = error.reason is NoTokens.ENGINE_REFUSES
+            raise
+        finally:
+            now = self._clock.unix()
+            self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
 
     async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> bytes:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""

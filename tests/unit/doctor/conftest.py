@@ -1,7 +1,7 @@
 """A service whose tables and outcomes are what a test says."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import pytest
 
@@ -16,6 +16,7 @@ from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent,
 from tests.fakes import FakeTable, registration
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.observed.records import RUN, a_decision, an_outcome
+from tokens.engine_questions import Unanswered
 
 NOW = 10_000.0
 """When all is asked, Unix seconds."""
@@ -88,8 +89,11 @@ class Clinic:
         *,
         sees_all: bool = True,
         unsaid: Mapping[str, int] = NOTHING_UNSAID,
+        unanswered: Sequence[Unanswered] = (),
     ) -> DoctorDocument:
-        examined = examine(self.table, self.service.router, NOW, admits, self.unknown, unsaid)
+        examined = examine(
+            self.table, self.service.router, NOW, admits, self.unknown, unsaid, unanswered
+        )
         return doctor_document(examined, sees_all=sees_all)
 
     def findings(self) -> list[Finding]:

@@ -313,6 +313,24 @@ def test_an_engine_that_did_not_answer_is_left_alone_for_a_while(path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("answer", "unanswered"), [(silent, 5), (lambda asked: EngineAnswer(400, b"{}"), 0)]
+)
+def test_prompts_that_got_no_tokens_in_time_are_told(
+    path: Path, answer: Callable[[dict[str, Any]], EngineAnswer], unanswered: int
+) -> None:
+    world = World(path, ENGINE, models=False)
+    world.engines.answer = answer
+
+    async def refused() -> None:
+        with pytest.raises(NoTokensError):
+            await world.tokenizer.tokens(TEXT)
+
+    world.run(*[refused] * 5)
+    told = world.tokenizer.questions.unanswered(world.time.now)
+    assert sum(one.unanswered for one in told) == unanswered
+
+
+@pytest.mark.parametrize(
     ("kind", "prompt", "reason"),
     [
         ("SGLang", HI, NoTokens.ENGINE_REFUSES),
@@ -349,7 +367,7 @@ def test_a_missing_extra_is_named(path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ModelTokenizer, "read", missing)
     world.tokenizer.models["m"] = LocalModel("m", path)
     world.tokenizer.read()
-    with pytest.raises(NoTokensError, match=r"pip install 'reprise\[text\]'") as refused:
+    with pytest.raises(NoTokensError, match=r"\.venv/bin/pip install -e '\.\[text\]'") as refused:
         world.run(world.tokens(TEXT))
     assert refused.value.reason is NoTokens.NO_LIBRARY
     assert world.condition.startswith("no_library: ")
