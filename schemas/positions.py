@@ -71,9 +71,10 @@ def media_of_next(media: int) -> int:
 
 def media_continued(media: int) -> int:
     """The same of the publisher's next registration, where its engine is the same one: what it
-    holds is dropped, and may be there all the same where its clear says nothing of it.
+    holds is dropped, and may be there all the same where its clear says nothing of it. Whether it
+    reuses blocks in part is what this registration says.
     """
-    return media | (POOL_CLEARED if media & SHARES else 0)
+    return media & ~REUSES_IN_PART | (POOL_CLEARED if media & SHARES else 0)
 
 
 LogOffset = Annotated[int, Meta(ge=-1, le=OFFSET_MAX)]
