@@ -27,10 +27,10 @@ from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, ScopeMisma
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S
+from tokens.bounds import ENGINE_WAIT_S
 from tokens.engine_questions import Unanswered
 from tokens.local_model import INSTALL_TEXT
 from tokens.prompt import NoTokens
-from tokens.tokenizer import ENGINE_WAIT_S
 
 _SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES, Part.OUTCOMES})
 _DISK: Final = "disk"

@@ -29,6 +29,9 @@ BLOCK_SIZE: Final = 16
 
 _KINDS: Final = (PublisherKind("vLLM"), PublisherKind("SGLang"))
 
+_OPENAI_BASE: Final = "/v1"
+"""What a client of OpenAI's has at the end of its base URL, and an engine's address has not."""
+
 _EVENT_FLAGS: Final = {
     "vLLM": """--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","""
     """"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'""",
@@ -191,7 +194,10 @@ class Enrollment:
                 found.append(_Answered(kind, facts))
         if not found:
             text = "it names no model in /v1/models or /server_info"
-            raise refused or NoEngineError(f"{text}; where it wants a key, engines.keys names that")
+            text = str(refused or f"{text}; where it wants a key, engines.keys names that")
+            if base_url.endswith(_OPENAI_BASE):
+                text += f". Leave out {_OPENAI_BASE}: {base_url.removesuffix(_OPENAI_BASE)}"
+            raise NoEngineError(text) from refused
         return max(found, key=lambda one: (bool(one.facts.block_size), bool(one.facts.publishes)))
 
     def _note(self, enrolled: Enrolled) -> None:
@@ -204,6 +210,11 @@ class Enrollment:
         elif state is EngineState.BY_LOAD:
             text = "%s is registered as an engine without events: %s. Decisions alone say what it"
             logger.warning(text + " holds until then", base_url, lacks)
+        elif any(one.http_url == base_url for one in self._view.registered()):
+            text = (
+                "%s is registered, and cannot be asked what it is now (%s): %s. It is asked again"
+            )
+            logger.warning(text, base_url, state, lacks)
         else:
             text = "%s is not registered (%s): %s. It is asked again"
             logger.warning(text, base_url, state, lacks)

@@ -14,6 +14,9 @@ from schemas.errors import RepriseError
 
 R = TypeVar("R")
 
+LISTEN_OPTION: Final = "gateway.option"
+"""Of a context's `meta`: the option that says where it listens, where that is another one."""
+
 _OPTIONS: Final = (
     setting(
         "--gateway",
@@ -107,8 +110,9 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
         **options: Any,
     ) -> R:
         settings = None
+        option = click.get_current_context().meta.get(LISTEN_OPTION, "--gateway")
         try:
-            host, port = _address(gateway, "--gateway")
+            host, port = _address(gateway, option)
             picker_host, picker_port = _address(ext_proc, "--ext-proc")
             urls = tuple(one for text in engines for one in text.replace(",", " ").split())
             for one in urls:
@@ -125,6 +129,7 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
                 paths=tuple(
                     one for text in gateway_paths for one in text.replace(",", " ").split()
                 ),
+                option=option,
                 is_insecure=gateway_insecure,
                 picker_host=picker_host,
                 picker_port=picker_port,

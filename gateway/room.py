@@ -5,10 +5,12 @@ an installation leaves it out.
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from gateway.options import gateway_options
+from gateway.options import LISTEN_OPTION, gateway_options
 from gateway.settings import GatewaySettings
 
 if TYPE_CHECKING:
+    from click import Context
+
     from gateway.gateway import Gateway
     from query_api.access.guard import Guard
     from query_api.http.feature import MakeFeature
@@ -25,6 +27,10 @@ class GatewayRoom:
     def options(self, command: Callable[..., R]) -> Callable[..., R]:
         """The options of roles that have a router."""
         return gateway_options(command)
+
+    def name_listen_option(self, context: "Context", option: str) -> None:
+        """That option says where it listens, in place of --gateway."""
+        context.meta[LISTEN_OPTION] = option
 
     def gateway(
         self,

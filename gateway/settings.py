@@ -28,6 +28,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         affinity: of sessions.
         session_cookie: the name of the cookie that names a session; "" for none.
         paths: that are passed on beside those of inference.
+        option: that says where it listens, as errors name it.
         is_insecure: whether it listens beyond loopback without keys.
         picker_host: the address or name that the endpoint picker listens on; "" for nowhere.
         picker_port: 0 for any.
@@ -40,6 +41,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     affinity: Affinity = Affinity.SOFT
     session_cookie: str = ""
     paths: tuple[str, ...] = ()
+    option: str = "--gateway"
     is_insecure: bool = False
     picker_host: str = ""
     picker_port: int = 0

@@ -28,7 +28,12 @@ from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
 from schemas.limits import MIB
-from tokens.bounds import PROMPT_CHARACTERS_MAX, RENDERING_LOOP_S_MAX, RENDERING_S_MAX
+from tokens.bounds import (
+    ENGINE_WAIT_S,
+    PROMPT_CHARACTERS_MAX,
+    RENDERING_LOOP_S_MAX,
+    RENDERING_S_MAX,
+)
 from tokens.conversation import SGLANG
 from tokens.engine_questions import EngineQuestions
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
@@ -50,7 +55,6 @@ if TYPE_CHECKING:
     from tokens.model_tokenizer import ModelTokenizer
 
 TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million tokens
-ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
 COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
 ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
 PROMPTS_WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"

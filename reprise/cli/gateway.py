@@ -4,6 +4,7 @@ from typing import Final
 
 import click
 
+from reprise import rooms
 from reprise.cli.service_command import role_command
 
 DEFAULT_LISTEN: Final = ":8080"
@@ -30,7 +31,17 @@ def gateway(context: click.Context, listen: str | None, options: tuple[str, ...]
     \b
     reprise gateway --engine http://10.0.0.7:8000 --engine http://10.0.0.8:8000
     """  # noqa: D301
+    room = rooms.gateway()
+    assert room is not None, "`main` has looked"
     command = role_command("up")
     with command.make_context("gateway", list(options), parent=context.parent) as found:
+        if listen or not found.params["gateway"]:
+            room.name_listen_option(found, "--listen")
         found.params["gateway"] = listen or found.params["gateway"] or DEFAULT_LISTEN
+        if not (found.params["engines"] or found.params["demo"]):
+            click.echo(
+                "Warning: no --engine is given: requests are answered 503 until engines are"
+                " registered (POST /register, reprise discover)",
+                err=True,
+            )
         command.invoke(found)

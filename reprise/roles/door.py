@@ -129,8 +129,8 @@ def open_door(
         listening = picking = picker_guard = None
         if wanted.host:
             if not wanted.is_insecure:
-                access.check_host(wanted.host, "the host of --gateway")
-            listening = bind(wanted.host, wanted.port, option="--gateway")
+                access.check_host(wanted.host, f"the host of {wanted.option}")
+            listening = bind(wanted.host, wanted.port, option=wanted.option)
             closing.callback(listening.close)
         if wanted.picker_host:
             if not wanted.is_picker_insecure:

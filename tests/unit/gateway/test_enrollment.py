@@ -147,6 +147,36 @@ def test_engine_that_is_not_there_yet_is_asked_again(caplog: pytest.LogCaptureFi
     assert caplog.text.count("is not registered") == 1, "it is said once"
 
 
+def test_engine_that_is_registered_and_down_is_said_to_be_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        with engine_server() as server:
+            vllm(server, events=False)
+            table = FakeTable()
+            enrollment = Enrollment([server.url], table, table, EngineHttp(), again_s=0.01)
+            asking = asyncio.create_task(enrollment.run())
+            await _until(lambda: enrollment.engines[0].state is EngineState.BY_LOAD)
+        await _until(lambda: enrollment.engines[0].state is EngineState.SILENT)
+        asking.cancel()
+
+    asyncio.run(scenario())
+    assert "is registered, and cannot be asked what it is now (silent): " in caplog.text
+    assert "is not registered" not in caplog.text
+
+
+def test_address_of_an_openai_client_is_told_from_an_engines() -> None:
+    table = FakeTable()
+    with engine_server() as server:
+        enrollment = Enrollment([f"{server.url}/v1"], table, table, EngineHttp())
+        with pytest.raises(NoEngineError, match=rf"\. Leave out /v1: {server.url}$"):
+            asyncio.run(enrollment.ask(f"{server.url}/v1"))
+        enrollment = Enrollment([server.url], table, table, EngineHttp())
+        with pytest.raises(NoEngineError) as refused:
+            asyncio.run(enrollment.ask(server.url))
+        assert "Leave out" not in str(refused.value)
+
+
 async def _until(holds: Any) -> None:
     for _ in range(1000):
         if holds():

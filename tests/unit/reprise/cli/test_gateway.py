@@ -58,3 +58,41 @@ def test_what_up_does_not_know_is_refused(run: list[Settings]) -> None:
     result = CliRunner().invoke(main, ["gateway", "--bad"])
     assert (result.exit_code, run) == (2, [])
     assert "No such option: --bad" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (("--listen", "bad"), "--listen"),
+        (("--gateway", "bad"), "--gateway"),
+        (("--gateway", "9002", "--listen", "bad"), "--listen"),
+    ],
+)
+def test_error_of_an_address_names_its_option(
+    run: list[Settings], arguments: tuple[str, ...], option: str
+) -> None:
+    result = CliRunner().invoke(main, ["gateway", *arguments])
+    assert (result.exit_code, run) == (1, [])
+    assert f"Expected {option} to be HOST:PORT, [IPV6]:PORT or PORT, got: bad" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"), [((), "--listen"), (("--gateway", "9002"), "--gateway")]
+)
+def test_settings_know_the_option_of_their_address(
+    run: list[Settings], arguments: tuple[str, ...], option: str
+) -> None:
+    _, gateway = given(run, *arguments)
+    assert gateway.option == option
+
+
+@pytest.mark.parametrize(
+    ("arguments", "warns"),
+    [((), True), (("--engine", ENGINES[0]), False), (("--demo",), False)],
+)
+def test_it_warns_where_it_has_no_engine(
+    run: list[Settings], arguments: tuple[str, ...], warns: bool
+) -> None:
+    result = CliRunner().invoke(main, ["gateway", *arguments])
+    assert (result.exit_code, len(run)) == (0, 1), result.output
+    assert ("no --engine is given" in result.output) is warns
