@@ -123,6 +123,7 @@ def test_its_numbers_are_those_of_the_api(
     (scope,) = service.get("/prefixes?hot=500")[1]["scopes"]
     tab.page.wait_for_selector(".icicle button")
     tab.page.locator(".icicle button").first.click()
+    tab.page.wait_for_selector("section h3")  # the address has led there
     hashes = {one["prefix_hash"]: one for one in scope["prefixes"]}
     detail = tab.page.inner_text("section")
     chosen = next(one for name, one in hashes.items() if name in detail)
