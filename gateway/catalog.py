@@ -1,7 +1,8 @@
 """Asks engines what they serve, `GET /v1/models`, again and again. Asyncio; one loop.
 
 A round asks each engine once; who does not answer keeps what it said last. One that has not
-answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up.
+answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up. The gateway is
+not ready while all of them are.
 """
 
 import asyncio
@@ -68,6 +69,9 @@ class Catalog:
                 await self._ask(base_url)
 
         await asyncio.gather(*map(one, engines))
+        self._fleet.silent = frozenset(
+            url for url, missed in self._missed.items() if missed >= CATALOG_SILENT_ROUNDS
+        )
 
     async def _ask(self, base_url: str) -> None:
         try:
