@@ -8,8 +8,8 @@ import { figures, moment, Table, words } from "./table.js";
 
 export const placed = (one) => (one ? `${one.instance_id}${one.dp_rank > 0 ? ` rank ${one.dp_rank}` : ""}` : "–");
 // Why the index had no say, in words; and whether the prompt's tokens were not known.
-const isGuessed = (one) => Boolean(one.by_load && !one.refused && one.by_load !== one.state);
-const whyByLoad = (one) => (one.refused ? `the router chose nobody (${one.by_load}), so the requests that each engine has decided`
+const isGuessed = (one) => Boolean(one.by_load && one.by_load !== one.refused && one.by_load !== one.state);
+const whyByLoad = (one) => (one.by_load === one.refused ? `the router chose nobody (${one.by_load}), so the requests that each engine has decided`
   : isGuessed(one) ? `the index was not asked (${one.by_load}), so what engines have to do decided`
     : `the index was behind (${one.by_load}), so what engines have to do counted most`);
 const indexText = (one) => (one.by_load ? `by load: ${one.by_load}` : stateText(one.state));
