@@ -26,8 +26,7 @@ from query_api.ports import Health, ServiceView, positions_text
 from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, ScopeMismatch, UnknownScope
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
-from schemas.limits import STALE_RECORDS, STALE_S
-from tokens.bounds import ENGINE_WAIT_S
+from schemas.limits import STALE_RECORDS, STALE_S, TOKENIZE_WAIT_S
 from tokens.engine_questions import Unanswered
 from tokens.local_model import INSTALL_TEXT
 from tokens.prompt import NoTokens
@@ -182,7 +181,7 @@ def _of_unanswered(one: Unanswered) -> Finding:
         cause=f"of the last {one.asked} prompts that an engine was asked to make tokens of,"
         f" {one.unanswered} got none in time, since the engine is busy or away: such requests are"
         " routed by load, and conversations leave their caches",
-        expected=f"tokens within {ENGINE_WAIT_S:g} s",
+        expected=f"tokens within {TOKENIZE_WAIT_S:g} s",
         got="none",
         remedy=f"have them made here: {INSTALL_TEXT}, name the directory of the model's files"
         f" (`--set tokens={one.model}=DIRECTORY`), and start again. Where that is done, see the"

@@ -1,8 +1,8 @@
 """Asks engines what they serve, `GET /v1/models`, again and again. Asyncio; one loop.
 
 A round asks each engine once; who does not answer keeps what it said last. One that has not
-answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up. One that has refused a
-model is asked at once.
+answered in CATALOG_SILENT_ROUNDS is silent: what waits for it is given up, and the gateway is not
+ready while all of them are. One that has refused a model is asked at once.
 """
 
 import asyncio
@@ -96,6 +96,9 @@ class Catalog:
                 await self._ask(base_url)
 
         await asyncio.gather(*map(one, engines))
+        self._fleet.silent = frozenset(
+            url for url, missed in self._missed.items() if missed >= CATALOG_SILENT_ROUNDS
+        )
 
     async def _ask(self, base_url: str) -> None:
         try:

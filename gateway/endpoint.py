@@ -2,7 +2,8 @@
 
 POST  of inference      to an engine of the model that the body names: `gateway.paths`
 GET   /v1/models        what the engines serve; /v1/models/NAME one of these
-GET   /health, /ready   200 where there is an engine
+GET   /health           200 where there is an engine
+GET   /ready            200 where there is one, and not all of them are silent
 """
 
 import asyncio
@@ -37,7 +38,8 @@ from query_api.http.wire import Headers, header
 from schemas.errors import RepriseError
 
 MODELS: Final = "/v1/models"
-_PROBES: Final = frozenset({"/health", "/ready"})
+_READY: Final = "/ready"
+_PROBES: Final = frozenset({"/health", _READY})
 _PATHS: Final = frozenset({CHAT, COMPLETIONS, RESPONSES, EMBEDDINGS, MODELS, *_PROBES})
 _OTHER: Final = "other"
 GONE: Final = 499
@@ -213,8 +215,10 @@ class GatewayEndpoint:
             text = f"Expected POST of a request, or GET {MODELS}, got: {method[:20]}"
             raise GatewayError(405, "method_not_allowed", text)
         if path in _PROBES:
-            status = 200 if self.fleet.models() else 503
-            await answer.json(status, {"status": "ok" if status == 200 else "no engine is there"})
+            wrong = "" if self.fleet.models() else "no engine is there"
+            if path == _READY and not wrong and not self.fleet.has_answering:
+                wrong = "no engine answers"
+            await answer.json(503 if wrong else 200, {"status": wrong or "ok"})
         elif path == MODELS:
             documents = list(self._documents(access).values())
             await answer.json(200, {"object": "list", "data": documents})

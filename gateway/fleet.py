@@ -84,6 +84,7 @@ class Fleet:
     Attributes:
         given_up: requests for which another engine was tried since theirs was silent.
         under_way: requests of this gateway, by base URL and rank.
+        silent: base URLs of engines that are silent; see `gateway.catalog`.
         unusable: registrations without an address that a request can be sent to, as of late.
         doubted: base URLs of engines that may serve other models than they said.
         is_doubted: whether there are any.
@@ -98,6 +99,7 @@ class Fleet:
     ) -> None:
         self.given_up = 0
         self.under_way: Counter[tuple[str, int]] = Counter()
+        self.silent: frozenset[str] = frozenset()
         self.unusable = 0
         self.doubted: dict[str, None] = {}
         self.is_doubted = asyncio.Event()
@@ -161,6 +163,11 @@ class Fleet:
         return {
             target.base_url: None for model in self.models() for target in model.targets.values()
         }
+
+    @property
+    def has_answering(self) -> bool:
+        """Whether there is an engine that is not known to be silent."""
+        return bool(self.base_urls().keys() - self.silent)
 
     def begin(self, target: EngineTarget) -> None:
         """It has one request more of this gateway; `end` follows."""

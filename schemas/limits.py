@@ -135,6 +135,7 @@ LOAD_PERIOD_MAX_S: Final = 60.0  # the longest period that may be set
 CHECK_LATE_S: Final = 3.0  # since what was heard last, and its engine has not answered since
 ENGINE_MODELS_MAX: Final = 8  # names that an engine serves; further ones are not told
 ENGINE_RANKS_MAX: Final = 64  # ranks of an engine that publish; further ones are not told
+TOKENIZE_WAIT_S: Final = 0.25  # for an engine's tokens: what they are for saves no more
 UNREACHED_S: Final = 3.0  # without a link, since it is followed: condition `engines`
 UNREACHED_NAMED_MAX: Final = 3  # without a link, by their addresses; the others are counted
 HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it has publishers

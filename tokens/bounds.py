@@ -15,6 +15,4 @@ RENDERING_S_MAX: Final = 2.0  # on a thread of this room
 LOOP_BYTES_MAX: Final = 65_536  # of a prompt, as JSON, whose text is made on the event loop
 RENDERING_LOOP_S_MAX: Final = 0.02  # on the event loop; then it is made again on a thread
 
-ENGINE_WAIT_S: Final = 0.25  # for an engine's answer: what tokens are for, saves no more
-
 assert RENDERING_LOOP_S_MAX < RENDERING_S_MAX, "what is too slow for the loop has a thread's time"

@@ -27,9 +27,8 @@ from schemas.causes import cause_of
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
-from schemas.limits import MIB
+from schemas.limits import MIB, TOKENIZE_WAIT_S
 from tokens.bounds import (
-    ENGINE_WAIT_S,
     PROMPT_CHARACTERS_MAX,
     RENDERING_LOOP_S_MAX,
     RENDERING_S_MAX,
@@ -258,7 +257,7 @@ class Tokenizer:
         try:
             engine = self._awake(engines, PAUSE_S, has_media=False)
             body = question(prompt, engine.kind)
-            return cut_off(await self._ask(engine, body, ENGINE_WAIT_S), prompt.truncation)
+            return cut_off(await self._ask(engine, body, TOKENIZE_WAIT_S), prompt.truncation)
         except NoTokensError as error:
             is_answered = error.reason is NoTokens.ENGINE_REFUSES
             raise
@@ -281,7 +280,7 @@ class Tokenizer:
             raise NoTokensError(NoTokens.BUSY, text)
         self._asked_of_media += 1
         try:
-            found = await self._ask(engine, body, ENGINE_WAIT_S, has_media=True)
+            found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
         finally:
             self._asked_of_media -= 1
         return cut_off(found, prompt.truncation)

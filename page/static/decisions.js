@@ -8,11 +8,14 @@ import { figures, moment, Table, words } from "./table.js";
 
 export const placed = (one) => (one ? `${one.instance_id}${one.dp_rank > 0 ? ` rank ${one.dp_rank}` : ""}` : "–");
 // Why the index had no say, in words; and whether the prompt's tokens were not known.
-const isGuessed = (one) => Boolean(one.by_load && !one.refused && one.by_load !== one.state);
-const whyByLoad = (one) => (one.refused ? `the router chose nobody (${one.by_load}), so the requests that each engine has decided`
+const isGuessed = (one) => Boolean(one.by_load && one.by_load !== one.refused && one.by_load !== one.state);
+const whyByLoad = (one) => (one.by_load === one.refused ? `the router chose nobody (${one.by_load}), so the requests that each engine has decided`
   : isGuessed(one) ? `the index was not asked (${one.by_load}), so what engines have to do decided`
     : `the index was behind (${one.by_load}), so what engines have to do counted most`);
 const indexText = (one) => (one.by_load ? `by load: ${one.by_load}` : stateText(one.state));
+// What stands where no time to the first token was reported of an answer that is complete.
+const isUntimed = (one) => one.outcome?.event === "completed" && one.outcome.ttft_ms === null;
+const whyUntimed = (one) => `not reported: ${isGuessed(one) ? "load decided" : "only a stream has a first token to time"}`;
 const promptText = (one) => (isGuessed(one) ? `about ${count(one.prompt_tokens)}` : count(one.prompt_tokens));
 const came = (one) => (!one.outcome ? "–" : one.outcome.error || one.outcome.event);
 
@@ -30,7 +33,8 @@ const COLUMNS = [
   figures("Promised", (one) => (isGuessed(one) ? null : one.promised_tokens), count, { width: "7%" }),
   figures("Cached", (one) => one.outcome?.cached_tokens, count, { width: "6.5%" }),
   figures("TTFT expected", (one) => one.ttft_ms, ms, { width: "10.5%", title: "Time to the first token, as it was expected" }),
-  figures("TTFT actual", (one) => one.outcome?.ttft_ms, ms, { width: "9.5%", title: "Time to the first token, as it was reported" }),
+  figures("TTFT actual", (one) => one.outcome?.ttft_ms, ms, { width: "9.5%",
+    cell: (one) => (isUntimed(one) ? el("span", { title: whyUntimed(one) }, "not told") : ms(one.outcome?.ttft_ms)), title: "Time to the first token, as it was reported" }),
   words("Outcome", came, { width: "8%" }),
 ];
 
@@ -50,7 +54,7 @@ export class DecisionsView {
     this.detail = el("section", { "aria-label": "The decision that is chosen" });
     this.found = []; // of the prefix
     this.table = new Table("The last decisions, the latest first", COLUMNS, "decisions",
-      { size: 50, key: (one) => one.decision_id, className: "lines" });
+      { size: 50, key: (one) => one.decision_id, className: "lines", leads: (one) => to("decisions", { id: one.decision_id }) });
     this.element = el("div", {}, this.problem, this.only.element, this.detail, el("div", { class: "bar-row" },
       el("label", {}, "Decisions with ", this.filter), el("label", {}, this.hold, "hold still"), this.said), this.table.element, this.earlier);
     // The stream tells of new ones; what came of them is asked for.
@@ -109,7 +113,7 @@ export class DecisionsView {
       ["Prompt", `${promptText(one)} tokens`],
       ["Promised cached", isGuessed(one) ? "the index was not asked" : `${count(one.promised_tokens)} (${percent(share(one.promised_tokens))})`],
       ["Actually cached", outcome ? `${count(outcome.cached_tokens)} (${percent(share(outcome.cached_tokens, outcome.prompt_tokens ?? one.prompt_tokens))})` : "not reported"],
-      ["TTFT expected", ms(one.ttft_ms)], ["TTFT actual", outcome ? ms(outcome.ttft_ms) : "not reported"],
+      ["TTFT expected", ms(one.ttft_ms)], ["TTFT actual", isUntimed(one) ? whyUntimed(one) : outcome ? ms(outcome.ttft_ms) : "not reported"],
       ["Held by any at most", isGuessed(one) ? "the index was not asked" : count(one.held_tokens)], ["Outcome", came(one)]];
     const prefixes = one.prefixes.flatMap((mark, place) => [place ? ", " : "", el("a", {
       href: to("prefixes", { hash: mark.prefix_hash }), title: `Prefix ${mark.prefix_hash}` }, count(mark.tokens))]);

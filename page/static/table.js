@@ -15,9 +15,10 @@ const iso = (unix) => (unix > 0 ? new Date(1000 * unix).toISOString() : "");
 const isEmpty = (value) => value === null || value === undefined || value === "" || Number.isNaN(value);
 
 export class Table {
-  // key: of a row, where rows are kept as they are drawn until they change
-  constructor(caption, columns, noun, { size = 100, key = null, className = null } = {}) {
-    Object.assign(this, { columns: [], noun, size, shown: size, key, rows: [], by: null, falls: false, kept: new Map() });
+  // key: of a row, where rows are kept as they are drawn until they change; leads: where a click on
+  // a row leads, beside what its own links and buttons do
+  constructor(caption, columns, noun, { size = 100, key = null, className = null, leads = null } = {}) {
+    Object.assign(this, { columns: [], noun, size, shown: size, key, leads, rows: [], by: null, falls: false, kept: new Map() });
     this.head = el("tr");
     this.body = el("tbody");
     this.scroll = el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
@@ -81,13 +82,18 @@ export class Table {
   line(row, before) {
     const key = this.key?.(row), told = key && JSON.stringify(row);
     const known = key && before.get(key);
-    const line = known?.told === told && known ? known.line : el("tr", {}, ...this.columns.map((one) => {
+    const line = known?.told === told && known ? known.line : el("tr", this.leads ? { class: "leads", onclick: (event) => this.follow(event, row) } : {}, ...this.columns.map((one) => {
       const cell = one.cell(row);
       const isCut = one.width && typeof cell === "string" && cell.length > 9;
       return el("td", { class: one.number && "number", title: isCut && cell }, cell === "" ? unknown : cell ?? unknown);
     }));
     if (key) this.kept.set(key, { told, line });
     return line;
+  }
+  // Not where somebody marks text to copy it.
+  follow(event, row) {
+    if (event.target.closest("a, button") || !getSelection().isCollapsed) return;
+    location.hash = this.leads(row);
   }
   grow() {
     this.shown += this.size;

@@ -49,6 +49,7 @@ class PostRequest(NamedTuple):
         url_query: what stands behind the `?`.
         headers: as they came.
         access: of the caller.
+        missing: why its text has no tokens; see `TextAsTokens`.
     """
 
     path: str
@@ -58,6 +59,7 @@ class PostRequest(NamedTuple):
     url_query: bytes
     headers: HttpHeaders
     access: Access = OPEN
+    missing: str = ""
 
 
 class PostAnswer(NamedTuple):
@@ -170,7 +172,8 @@ class PostEndpoint(ABC):
             )
             if found is None:
                 raise
-        status, headers, body = await self.answer(posted._replace(body=found.body))
+        posted = posted._replace(body=found.body, missing=found.missing)
+        status, headers, body = await self.answer(posted)
         return PostAnswer(status, [*headers, found.header], body)
 
     def _body_form(self, content_type: bytes) -> BodyForm | None:

@@ -129,7 +129,7 @@ class HotRoutes(PostEndpoint):
 
     async def _answered(self, posted: PostRequest, span: Span) -> PostAnswer:
         route = self._routes[posted.path]
-        _, wire, form, body, url_query, _, access = posted
+        _, wire, form, body, url_query, _, access, _ = posted
         options = read_options(url_query, self._default) if url_query else self._default
         request = _Request(wire, form, body, url_query, options, access, span)
         headers, answer = self._answer(route, request) or await self._answer_past(route, request)

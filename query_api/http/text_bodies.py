@@ -52,10 +52,12 @@ class TextAsTokens(NamedTuple):
     Attributes:
         body: in the same wire form.
         header: of the answer.
+        missing: why there are no tokens, in one word; "" where there are some.
     """
 
     body: bytes
     header: tuple[bytes, bytes]
+    missing: str = ""
 
 
 class TextBodies:
@@ -142,7 +144,7 @@ def _by_load(
     """A prompt of which nothing is known but about how long it is."""
     fields.setdefault("prompt_tokens", _characters(given) // _CHARACTERS_OF_TOKEN)
     body = encode(fields | {"block_hashes": []}, wire)
-    return TextAsTokens(body, (HEADER, f"none; reason={reason}".encode()))
+    return TextAsTokens(body, (HEADER, f"none; reason={reason}".encode()), reason)
 
 
 def _characters(given: Mapping[str, Any]) -> int:

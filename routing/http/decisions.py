@@ -69,8 +69,8 @@ class DecisionSummary(msgspec.Struct, kw_only=True, frozen=True):
     by_load: Annotated[
         str,
         Meta(
-            description="Why the index had no say where the gateway sent it, as `Reprise-By-Load`;"
-            " empty: it had, or another service decided."
+            description="Why the index had no say, as `Reprise-By-Load` of the gateway or"
+            " `Reprise-Tokens` of `/route`; empty: it had, or another service decided."
         ),
     ]
     candidates: int

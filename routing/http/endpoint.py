@@ -98,6 +98,8 @@ class RoutingEndpoint(PostEndpoint):
         if span.is_recorded:
             note_route(span, asked, routed)
         decision = routed.decision
+        if posted.missing:
+            self._router.live.note_by_load(routed.run, decision.number, posted.missing)
         headers = [TYPE_HEADERS[posted.wire]]
         why = None
         if not asked.matches and not is_known(view.kernel, asked.scope):

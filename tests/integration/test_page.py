@@ -123,10 +123,33 @@ def test_its_numbers_are_those_of_the_api(
     (scope,) = service.get("/prefixes?hot=500")[1]["scopes"]
     tab.page.wait_for_selector(".icicle button")
     tab.page.locator(".icicle button").first.click()
+    tab.page.wait_for_selector("section h3")  # the address has led there
     hashes = {one["prefix_hash"]: one for one in scope["prefixes"]}
     detail = tab.page.inner_text("section")
     chosen = next(one for name, one in hashes.items() if name in detail)
     assert f"Asked\n{chosen['asked']}\n" in detail
+
+
+def test_a_click_anywhere_on_a_row_opens_the_decision(
+    of_size: Callable[[int], Service], new_tab: Callable[..., Tab]
+) -> None:
+    service = of_size(3)
+    body = {"model": "m", "block_size": 16, "token_ids": [9] * 64}
+    name = service.post("/route", body)[1]["decision_id"]
+    assert service.post("/feedback", {"decision_id": name, "event": "completed"})[0] == 202
+    tab = new_tab(service)
+    tab.open("decisions")
+    row = tab.page.locator("tr", has=tab.page.locator(f"[data-key='{name}']"))
+    until(lambda: "completed" in row.inner_text(), what="the outcome is shown")
+    assert "not told" in row.inner_text(), "what is no stream has no first token"
+    row.get_by_text("completed").click()
+    tab.page.wait_for_selector("section h3")
+    detail = tab.page.inner_text("section")
+    assert f"Decision {name}," in detail
+    assert "TTFT actual\nnot reported: only a stream has a first token to time" in detail
+    row.locator("td").nth(5).get_by_role("link").click()
+    tab.page.wait_for_selector(".chosen")
+    assert tab.told("location.hash").startswith("#overview"), "a link of the row leads where it did"
 
 
 def test_a_decision_by_load_says_so(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from bridge.sockets.allowed_engines import ALLOWED
+from gateway.catalog import CATALOG_SILENT_ROUNDS
 from gateway.held import HeldBytes
 from gateway.paths import PassedPaths
 from gateway.settings import Affinity, GatewaySettings
@@ -229,6 +230,29 @@ def test_adapter_is_asked_for_in_the_index_by_its_name() -> None:
         await found.client.post({"model": "m-lora", "prompt": [1] * 32}, "/v1/completions")
         [recent] = found.router.live.recent(1, lambda tenant: True)
         assert recent.decision.scope.lora_name == "m-lora"
+
+    run(scenario)
+
+
+def test_gateway_is_ready_while_an_engine_answers() -> None:
+    async def scenario(found: World) -> None:
+        engines = [await found.add("a"), await found.add("b")]
+        ask, get = found.gateway.catalog.ask, found.client.get
+        await engines[0].kill()
+        for _ in range(CATALOG_SILENT_ROUNDS):
+            await ask()
+        assert (await get("/ready")).status == 200, "one of two"
+        await engines[1].kill()
+        await ask()
+        assert (await get("/ready")).status == 200, "a busy engine may miss a round"
+        for _ in range(CATALOG_SILENT_ROUNDS - 1):
+            await ask()
+        got = await get("/ready")
+        assert (got.status, got.document) == (503, {"status": "no engine answers"})
+        assert (await get("/health")).status == 200, "the gateway itself lives"
+        await engines[1].start()
+        await ask()
+        assert (await get("/ready")).status == 200
 
     run(scenario)
 

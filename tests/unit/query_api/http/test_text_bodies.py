@@ -133,6 +133,8 @@ def test_a_route_without_tokens_goes_by_load_and_by_about_how_long_it_is(
     )
     assert (answer.status, answer.headers["reprise-tokens"]) == (200, "none; reason=media")
     assert answer.document()["prefill"]["prompt_tokens"] == 100
+    kept = client.get(f"/decisions/{answer.document()['decision_id']}").document()
+    assert kept["by_load"] == "media"
     known = post(client, "/route", prompt="x", prompt_tokens=7, candidates=candidates)
     assert known.document()["prefill"]["prompt_tokens"] == 7
 
