@@ -60,7 +60,8 @@ class Engine:
             "instance_id": self.instance_id,
             "block_size": self.cache.sizes.block_size,
             "dp_rank": self.publisher.dp_rank,
-            "kv_offloading": "" if self.cache.sizes.cpu_blocks else "none",
+            # An older version does not know the field, whatever its value.
+            **({} if self.cache.sizes.cpu_blocks else {"kv_offloading": "none"}),
         }
 
 
