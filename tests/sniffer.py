@@ -12,6 +12,7 @@ class Sniffer:
         self.seen = bytearray()
         self._target = target
         self._open: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port = self._listening.getsockname()[1]
         threading.Thread(target=self._run, daemon=True).start()
@@ -28,7 +29,9 @@ class Sniffer:
                     continue
                 self._open.append(there)
                 for source, sink in ((here, there), (there, here)):
-                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+                    thread = threading.Thread(target=self._pass, args=(source, sink), daemon=True)
+                    thread.start()
+                    self._threads.append(thread)
 
     def _pass(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
@@ -43,3 +46,5 @@ class Sniffer:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
+        for thread in self._threads:  # each has two of the sockets
+            thread.join(10)

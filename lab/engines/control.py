@@ -69,6 +69,7 @@ class EngineServer:
 
     def close(self) -> None:
         """Stop accepting. Open connections end with the process or with their client."""
+        self._server.is_ending = True
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -78,6 +79,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
+    is_ending = False
 
     def server_bind(self) -> None:
         # Not `HTTPServer.server_bind`: that looks the host's name up, which can take seconds.
@@ -86,8 +88,8 @@ class _Server(ThreadingHTTPServer):
         self.server_name = str(host)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        # A client that was killed is no fault of ours.
-        if not isinstance(sys.exception(), ConnectionError):
+        # A client that was killed is no fault of ours, nor is a request that the engine's end meets.
+        if not (self.is_ending or isinstance(sys.exception(), ConnectionError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
