@@ -88,7 +88,7 @@ class _Server(ThreadingHTTPServer):
         self.server_name = str(host)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        # A client that was killed is no fault of ours, nor is a request that the engine's end meets.
+        # A client that was killed is no fault of ours, nor a request that the engine's end meets.
         if not (self.is_ending or isinstance(sys.exception(), ConnectionError)):
             super().handle_error(request, client_address)  # type: ignore[arg-type]
 
