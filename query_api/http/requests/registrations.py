@@ -6,7 +6,7 @@ hashes tokens itself. The type `none`, of an engine without events, is of the JS
 """
 
 from collections.abc import Collection, Iterable
-from typing import Final, NamedTuple, get_args
+from typing import Final, NamedTuple, TypeVar, get_args
 
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access, Right
@@ -46,6 +46,8 @@ from schemas.registration import (
     is_curve_key,
     is_over_network,
 )
+
+T = TypeVar("T")
 
 REGISTER_FIELDS: Final = frozenset(
     {
@@ -180,9 +182,24 @@ def read_register_command(
         additional_salt=additional_salt,
         replay_endpoint=replay_endpoint,
         http_endpoint=http_endpoint,
-        kv_cache_report_mode=_report_mode(_text(fields, "kv_cache_report_mode", wire)),
-        kv_offloading=_offloading(_text(fields, "kv_offloading", wire)),
-        kv_partial_reuse=_partial_reuse(_text(fields, "kv_partial_reuse", wire)),
+        kv_cache_report_mode=_one_of(
+            get_args(ReportMode),
+            _text(fields, "kv_cache_report_mode", wire),
+            field="kv_cache_report_mode",
+            detail="kv_cache_report_mode must be full or incremental",
+        ),
+        kv_offloading=_one_of(
+            get_args(KvOffloading),
+            _text(fields, "kv_offloading", wire),
+            field="kv_offloading",
+            detail="kv_offloading must be none, native or lmcache",
+        ),
+        kv_partial_reuse=_one_of(
+            get_args(KvPartialReuse),
+            _text(fields, "kv_partial_reuse", wire),
+            field="kv_partial_reuse",
+            detail="kv_partial_reuse must be none",
+        ),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
         role=_read_role(fields, wire),
@@ -285,34 +302,12 @@ def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherK
     return PublisherKind(name)
 
 
-def _report_mode(name: str) -> ReportMode:
-    for mode in get_args(ReportMode):
-        if name == mode:
-            found: ReportMode = mode
-            return found
-    detail = "kv_cache_report_mode must be full or incremental"
-    more = f", got: {shown(name)}"
-    raise RequestError("invalid_value", detail, field="kv_cache_report_mode", more=more)
-
-
-def _offloading(name: str) -> KvOffloading:
-    for offloading in get_args(KvOffloading):
-        if name == offloading:
-            found: KvOffloading = offloading
-            return found
-    more = f", got: {shown(name)}"
-    detail = "kv_offloading must be none, native or lmcache"
-    raise RequestError("invalid_value", detail, field="kv_offloading", more=more)
-
-
-def _partial_reuse(name: str) -> KvPartialReuse:
-    for reuse in get_args(KvPartialReuse):
-        if name == reuse:
-            found: KvPartialReuse = reuse
-            return found
-    more = f", got: {shown(name)}"
-    detail = "kv_partial_reuse must be none"
-    raise RequestError("invalid_value", detail, field="kv_partial_reuse", more=more)
+def _one_of(choices: tuple[T, ...], name: str, *, field: str, detail: str) -> T:
+    """The choice of that name; RequestError with this detail where it is none."""
+    for choice in choices:
+        if name == choice:
+            return choice
+    raise RequestError("invalid_value", detail, field=field, more=f", got: {shown(name)}")
 
 
 def _curve_server_key(key: str, endpoint: str) -> str:
