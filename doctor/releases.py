@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from doctor.diagnosis import Diagnosis
 from doctor.document import Code
 from doctor.examination import Patient, facts_of
+from schemas.registration import SGLANG, VLLM, PublisherKind
 
 Version = tuple[int, int, int]
 
@@ -23,7 +24,7 @@ class ReleaseFault(NamedTuple):
         remedy: what makes answers right all the same.
     """
 
-    kind: str
+    kind: PublisherKind
     since: Version
     before: Version
     does: str
@@ -32,42 +33,42 @@ class ReleaseFault(NamedTuple):
 
 FAULTS: Final = (
     ReleaseFault(
-        "vLLM",
+        VLLM,
         (0, 0, 0),
         (0, 17, 0),
         "its events do not say salts and images: blocks that have one count for a plain prompt",
         "let it serve one salt, or none, and no images; or a release from 0.17.0 on",
     ),
     ReleaseFault(
-        "vLLM",
+        VLLM,
         (0, 19, 0),
         (0, 30, 0),
         "with SimpleCPUOffloadConnector it says of removals from its CPU that they are of its GPU",
         "let it offload by OffloadingConnector, or not; or a release from 0.30.0 on",
     ),
     ReleaseFault(
-        "SGLang",
+        SGLANG,
         (0, 5, 1),
         (0, 5, 6),
         "its events do not say what a page hangs on: only the first pages of a prompt are found",
         "a release from 0.5.6 on",
     ),
     ReleaseFault(
-        "SGLang",
+        SGLANG,
         (0, 0, 0),
         (0, 5, 10),
         "with --enable-hierarchical-cache it publishes clears alone",
         "leave it off, or register it with the type `none`; or a release from 0.5.12 on",
     ),
     ReleaseFault(
-        "SGLang",
+        SGLANG,
         (0, 0, 0),
         (0, 5, 18),
         "its events do not say salts: pages that have one count for a plain prompt",
         "let it serve one salt, or none; or a release from 0.5.18 on",
     ),
     ReleaseFault(
-        "SGLang",
+        SGLANG,
         (0, 5, 12),
         (0, 5, 21),
         "with --enable-hierarchical-cache it does not say what comes back to its GPU",

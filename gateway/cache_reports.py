@@ -10,11 +10,15 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.fleet import EngineTarget
+from schemas.registration import SGLANG, VLLM
 
 CACHE_UNSAID_MIN: Final = 5  # answers in a row, until it is said that an engine lacks its flag
 CACHE_REPORTS_MAX: Final = 4096  # engines that are remembered; the oldest goes
 
-_FLAGS: Final = {"vLLM": "--enable-prompt-tokens-details", "SGLang": "--enable-cache-report"}
+_FLAGS: Final[Mapping[str, str]] = {
+    VLLM: "--enable-prompt-tokens-details",
+    SGLANG: "--enable-cache-report",
+}
 _EITHER: Final = " (vLLM) or ".join(_FLAGS.values()) + " (SGLang)"
 
 logger = logging.getLogger(__name__)

@@ -18,7 +18,14 @@ from bridge.engine_http.engine import EngineHttp, NoEngineError
 from query_api.ports import PublisherRegistry, View
 from schemas.engine_facts import EngineFacts
 from schemas.errors import NotRegisteredError, RepriseError, StorageError
-from schemas.registration import NO_EVENTS, PublisherKind, Registration, Unregistration
+from schemas.registration import (
+    NO_EVENTS,
+    SGLANG,
+    VLLM,
+    PublisherKind,
+    Registration,
+    Unregistration,
+)
 from schemas.troubles import shortened
 
 ENROLL_AGAIN_S: Final = 30.0  # how often an engine is asked whether it is still the same
@@ -27,15 +34,15 @@ ENROLL_RETRY_S: Final = 2.0  # how often one is asked that does not answer, or c
 BLOCK_SIZE: Final = 16
 """Of an engine that does not say it; it has no part in the index then."""
 
-_KINDS: Final = (PublisherKind("vLLM"), PublisherKind("SGLang"))
+_KINDS: Final = (VLLM, SGLANG)
 
 _OPENAI_BASE: Final = "/v1"
 """What a client of OpenAI's has at the end of its base URL, and an engine's address has not."""
 
 _EVENT_FLAGS: Final = {
-    "vLLM": """--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","""
+    VLLM: """--kv-events-config '{"enable_kv_cache_events":true,"publisher":"zmq","""
     """"endpoint":"tcp://*:5557","replay_endpoint":"tcp://*:5558"}'""",
-    "SGLang": """--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","""
+    SGLANG: """--kv-events-config '{"publisher":"zmq","endpoint":"tcp://*:5557","""
     """"replay_endpoint":"tcp://*:5558"}'""",
 }
 
@@ -220,10 +227,10 @@ class Enrollment:
             logger.warning(text, base_url, state, lacks)
 
 
-def _lacks(kind: str, facts: EngineFacts) -> str:
+def _lacks(kind: PublisherKind, facts: EngineFacts) -> str:
     """What an engine lacks, with its flag that helps; "" for nothing."""
     found = []
-    if facts.publishes is None and kind == "vLLM":
+    if facts.publishes is None and kind == VLLM:
         found.append("it does not say where it publishes, as vLLM does from 0.31.0 on")
     elif not facts.publishes:
         found.append(f"it publishes no KV-cache events: start it with {_EVENT_FLAGS[kind]}")
@@ -232,6 +239,6 @@ def _lacks(kind: str, facts: EngineFacts) -> str:
     if not facts.block_size:
         found.append("it does not say its block size: start it without --disable-log-stats")
     if facts.caches is False:
-        flag = "--enable-prefix-caching" if kind == "vLLM" else "no --disable-radix-cache"
+        flag = "--enable-prefix-caching" if kind == VLLM else "no --disable-radix-cache"
         found.append(f"its prefix caching is off: start it with {flag}")
     return "; ".join(found)

@@ -24,12 +24,12 @@ import msgspec
 from bridge.engine_http.address import bracketed, read_base_url
 from gateway.fleet import EngineTarget
 from gateway.requests import with_fields
+from schemas.registration import SGLANG
 
 CONNECTOR_LABEL: Final = "kv_connector"
 ENGINE_ID_LABEL: Final = "kv_engine_id"
 BOOTSTRAP_LABEL: Final = "bootstrap_port"
 MOONCAKE: Final = "mooncake"
-SGLANG: Final = "SGLang"
 
 _BOOTSTRAP_PORT: Final = 8998
 _ROOM_BITS: Final = 63

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.fleet import ServedModel
 from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ClientRequest
-from tokens.conversation import SGLANG
+from schemas.registration import SGLANG
 from tokens.interface import PromptTokenizer, Tokens
 from tokens.prompt import (
     ChatPrompt,

@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from schemas.registration import SGLANG
 from tokens.prompt import TEXT_PARTS, ChatPrompt
 
 Message = dict[str, Any]
@@ -26,8 +27,6 @@ _DECLARED: Final = frozenset(
     }
 )
 """Fields of parts that vLLM declares; a template is shown the others."""
-
-SGLANG: Final = "SGLang"
 
 
 class TemplateForm(Protocol):

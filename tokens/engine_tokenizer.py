@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from tokens.conversation import SGLANG
+from schemas.registration import SGLANG
 from tokens.interface import EngineAnswer
 from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, PromptError, TextPrompt, packed
 

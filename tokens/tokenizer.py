@@ -28,12 +28,12 @@ from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
 from schemas.limits import MIB, TOKENIZE_WAIT_S
+from schemas.registration import SGLANG
 from tokens.bounds import (
     PROMPT_CHARACTERS_MAX,
     RENDERING_LOOP_S_MAX,
     RENDERING_S_MAX,
 )
-from tokens.conversation import SGLANG
 from tokens.engine_questions import EngineQuestions
 from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
 from tokens.interface import Engine, Engines, Tokens, TokenSource
