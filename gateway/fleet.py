@@ -138,6 +138,8 @@ class Fleet:
 
     def _without_refusing(self, model: ServedModel, name: str) -> ServedModel:
         """Where others are left: else the engine's own words are the client's answer."""
+        if not self._names.has_refused:
+            return model
         lacks = self._names.lacks
         targets = {key: one for key, one in model.targets.items() if not lacks(one.base_url, name)}
         if not targets or len(targets) == len(model.targets):

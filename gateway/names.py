@@ -65,6 +65,11 @@ class EngineNames:
         if len(refused) < ENGINE_NAMES_MAX:
             refused.add(name)
 
+    @property
+    def has_refused(self) -> bool:
+        """Whether any engine has refused a name."""
+        return bool(self._refused)
+
     def lacks(self, base_url: str, name: str) -> bool:
         """Whether an engine has refused that name, and says that it serves others alone."""
         said = self._said.get(base_url, {})

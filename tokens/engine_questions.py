@@ -61,6 +61,8 @@ class EngineQuestions:
         if len(self._of_model) > QUESTIONS_MODELS_MAX:
             self._of_model.popitem(last=False)
         one.latest.append(_Question(now, is_answered))
+        if is_answered and not one.is_said:
+            return  # no more are unanswered than before
         found = _unanswered(key, one, now)
         if not found.unanswered:
             one.is_said = False

@@ -8,9 +8,8 @@ from typing import Final
 
 from bridge.link_numbers import NO_LINK, LinkNumber
 
-_UNPROVEN: Final = LinkNumber(
-    -1
-)  # no link has it; an unknown one may be proven: it is the only one then
+_UNPROVEN: Final = LinkNumber(-1)
+"""No link has it. An unknown one may be proven: it is the only one then."""
 
 
 class Links:

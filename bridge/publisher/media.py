@@ -142,7 +142,8 @@ class Media:
                 self._keep_first(first_block_of(event))
 
     def _keep_first(self, hashes: bytes) -> None:
-        self._first_blocks = (self._first_blocks + hashes)[-8 * _FIRST_BLOCKS_KEPT :]
+        if hashes:
+            self._first_blocks = (self._first_blocks + hashes)[-8 * _FIRST_BLOCKS_KEPT :]
 
 
 def _each(hashes: bytes) -> Iterable[bytes]:
