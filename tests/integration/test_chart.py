@@ -289,6 +289,19 @@ def test_each_service_and_policy_selects_pods_that_there_are() -> None:
         assert sum(1 for labels in pods if selector.items() <= labels.items()) == 1, selector
 
 
+def container_behind(service: Any, made: list[Any]) -> Any:
+    """Where a Service leads."""
+    (found,) = [
+        container
+        for one in made
+        if one["kind"] == "StatefulSet"
+        and service["spec"]["selector"].items()
+        <= one["spec"]["template"]["metadata"]["labels"].items()
+        for container in one["spec"]["template"]["spec"]["containers"]
+    ]
+    return found
+
+
 @pytest.mark.parametrize("mode", [(), EVERYTHING], ids=["embedded", "distributed"])
 def test_pool_names_a_picker_that_its_pods_are(mode: tuple[str, ...]) -> None:
     values = ("inferencePool.enabled=true", "inferencePool.matchLabels.app=vllm")
@@ -302,14 +315,7 @@ def test_pool_names_a_picker_that_its_pods_are(mode: tuple[str, ...]) -> None:
     (service,) = [one for one in made if one["metadata"]["name"] == picker["name"]]
     (port,) = service["spec"]["ports"]
     assert port["port"] == picker["port"]["number"]
-    (container,) = [
-        found
-        for one in made
-        if one["kind"] == "StatefulSet"
-        and service["spec"]["selector"].items()
-        <= one["spec"]["template"]["metadata"]["labels"].items()
-        for found in one["spec"]["template"]["spec"]["containers"]
-    ]
+    container = container_behind(service, made)
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     told = {one["name"]: one.get("value") for one in container["env"]}
     assert told["REPRISE_EXT_PROC"] == f"0.0.0.0:{ports[port['targetPort']]}"
@@ -327,14 +333,7 @@ def test_gateway_answers_where_its_service_leads(mode: tuple[str, ...]) -> None:
     (service,) = [one for one in made if one["metadata"]["name"] == "reprise-gateway"]
     (port,) = service["spec"]["ports"]
     assert port["port"] == 80
-    (container,) = [
-        found
-        for one in made
-        if one["kind"] == "StatefulSet"
-        and service["spec"]["selector"].items()
-        <= one["spec"]["template"]["metadata"]["labels"].items()
-        for found in one["spec"]["template"]["spec"]["containers"]
-    ]
+    container = container_behind(service, made)
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
     told = {one["name"]: one.get("value") for one in container["env"]}
     assert told["REPRISE_GATEWAY"] == f"0.0.0.0:{ports[port['targetPort']]}"

@@ -136,6 +136,15 @@ class ReleasedRouter(Router):
             raise RuntimeError(f"Expected {self.name} to start: {log[-2000:]}")
         return bool(self._answers("/readiness"))
 
+    def _addresses(self) -> Sequence[str]:
+        """The flags that both have: where it listens, and its engines."""
+        [metrics] = free_ports(1)
+        return [
+            *("--host", "127.0.0.1", "--port", str(self.port)),
+            *("--prometheus-port", str(metrics)),
+            *("--worker-urls", *(one.url for one in self._targets)),
+        ]
+
     @abstractmethod
     def _command(self) -> Sequence[str]: ...
 
@@ -147,13 +156,10 @@ class RoundRobin(ReleasedRouter):
     policy = "round_robin"
 
     def _command(self) -> Sequence[str]:
-        [metrics] = free_ports(1)
         return [
-            *(str(self._routers.program(VLLM_ROUTER)), "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--prometheus-port", str(metrics)),
+            *(str(self._routers.program(VLLM_ROUTER)), *self._addresses()),
             *("--policy", self.policy, "--log-level", "warning"),
             *("--worker-startup-check-interval", "1"),
-            *("--worker-urls", *(one.url for one in self._targets)),
         ]
 
 
@@ -179,13 +185,10 @@ class ShepherdGateway(ReleasedRouter):
     name = "SMG"
 
     def _command(self) -> Sequence[str]:
-        [metrics] = free_ports(1)
         return [
-            *(str(self._routers.program(SMG)), "launch", "--host", "127.0.0.1"),
-            *("--port", str(self.port), "--prometheus-port", str(metrics)),
+            *(str(self._routers.program(SMG)), "launch", *self._addresses()),
             *("--policy", "cache_aware", "--backend", "vllm", "--log-level", "warn"),
             *("--model-path", str(self._folder)),
-            *("--worker-urls", *(one.url for one in self._targets)),
         ]
 
 
