@@ -10,7 +10,6 @@ from bridge.engine_http.address import read_base_url
 from console.settings import setting
 from gateway.settings import Affinity, GatewaySettings
 from query_api.grpc.grpc_settings import read_address
-from schemas.errors import RepriseError
 
 R = TypeVar("R")
 
@@ -111,14 +110,11 @@ def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
     ) -> R:
         settings = None
         option = click.get_current_context().meta.get(LISTEN_OPTION, "--gateway")
-        try:
-            host, port = _address(gateway, option)
-            picker_host, picker_port = _address(ext_proc, "--ext-proc")
-            urls = tuple(one for text in engines for one in text.replace(",", " ").split())
-            for one in urls:
-                read_base_url(one)
-        except RepriseError as error:
-            raise click.ClickException(str(error)) from error
+        host, port = _address(gateway, option)
+        picker_host, picker_port = _address(ext_proc, "--ext-proc")
+        urls = tuple(one for text in engines for one in text.replace(",", " ").split())
+        for one in urls:
+            read_base_url(one)
         if gateway or urls or ext_proc:
             settings = GatewaySettings(
                 host=host,

@@ -15,7 +15,6 @@ from lmcache_adapter.settings import (
     read_models,
     read_topic,
 )
-from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
 
@@ -89,14 +88,11 @@ def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
     ) -> R:
         settings = None
         if lmcache or lmcache_kafka:
-            try:
-                settings = LmcacheSettings(
-                    address=read_address(lmcache, lmcache_advertise or "") if lmcache else None,
-                    models=read_models(lmcache_models, lmcache_model or None),
-                    topic=read_topic(lmcache_kafka, lmcache_topic) if lmcache_kafka else None,
-                )
-            except ConfigurationError as error:
-                raise click.ClickException(str(error)) from error
+            settings = LmcacheSettings(
+                address=read_address(lmcache, lmcache_advertise or "") if lmcache else None,
+                models=read_models(lmcache_models, lmcache_model or None),
+                topic=read_topic(lmcache_kafka, lmcache_topic) if lmcache_kafka else None,
+            )
         return command(*args, lmcache=settings, **options)
 
     return reduce(lambda done, option: option(done), reversed(_OPTIONS), run)

@@ -36,6 +36,8 @@ class Follower(Attempts):
         leave_s: how long a consumer may take to stop, in seconds; None for as long as it takes.
     """
 
+    away_when = AWAY
+
     def __init__(
         self,
         *,
@@ -51,8 +53,6 @@ class Follower(Attempts):
         self._records_max = records_max
         self._look_s = look_s
         self._leave_s = leave_s
-
-    away_when = AWAY
 
     # Of the user: reading
 

@@ -4,12 +4,9 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-import click
-
 from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.sockets.allowed_engines import ALLOWED
 from console.settings import setting
-from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
 
@@ -22,14 +19,11 @@ def engine_options(command: Callable[..., R]) -> Callable[..., R]:
         *args: Any, allow_engines: tuple[str, ...], engine_keys: str | None, **options: Any
     ) -> R:
         patterns = [one for text in allow_engines for one in text.replace(",", " ").split()]
-        try:
-            ALLOWED.allow(patterns)
-            if engine_keys:
-                ENGINE_KEYS.follow(engine_keys)
-            else:
-                ENGINE_KEYS.use(())
-        except ConfigurationError as error:
-            raise click.ClickException(str(error)) from error
+        ALLOWED.allow(patterns)
+        if engine_keys:
+            ENGINE_KEYS.follow(engine_keys)
+        else:
+            ENGINE_KEYS.use(())
         return command(*args, **options)
 
     keys = setting(

@@ -9,7 +9,6 @@ import click
 
 from console.settings import RoleCommand, Setting, setting
 from reprise.settings import DEFAULT_SEED, check_log_level, log_level_from, seed_from
-from schemas.errors import ConfigurationError
 
 R = TypeVar("R")
 
@@ -33,10 +32,7 @@ def role_command(role: str) -> ServiceCommand:
 
 def _to_log_level(context: click.Context, parameter: click.Parameter, text: str) -> str:
     level = log_level_from({"CONDUCTOR_LOG_LEVEL": text})
-    try:
-        check_log_level(level)
-    except ConfigurationError as error:
-        raise click.ClickException(str(error)) from error
+    check_log_level(level)
     return level
 
 
