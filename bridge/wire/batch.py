@@ -45,7 +45,7 @@ from bridge.wire.forms import (
     WireEvent,
     WireForms,
 )
-from bridge.wire.hit_reports import all_chains_of, marked, roots_of
+from bridge.wire.hit_reports import HitReports
 from bridge.wire.opaque import (
     DECODING_ERRORS,
     array_elements,
@@ -297,6 +297,7 @@ class BatchDecoder:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
         self._has_other_ranks = registration.has_other_ranks
+        self._reports = HitReports.of(registration)
         # An engine never changes its form, so the one that fitted last is tried first.
         self._batch_forms = list(forms.batches)
         self.forms = forms
@@ -305,8 +306,8 @@ class BatchDecoder:
             maps=_fields_of(forms.maps),
             dp_rank=registration.dp_rank,
             lora_name=registration.lora_name,
-            roots=roots_of(registration),
-            all_chains=all_chains_of(registration),
+            roots=self._reports.roots,
+            all_chains=self._reports.all_chains,
             scopeless_tiers=scopeless_tiers,
         )
 
@@ -385,7 +386,7 @@ class BatchDecoder:
         for wire_event in wire_events:
             try:
                 made = wire_event.events(sequence, self._origin)
-                events += [marked(event, wire_event, self._origin.registration) for event in made]
+                events += [self._reports.marked(event, wire_event) for event in made]
                 media |= self._media_of(wire_event, made)
                 settled |= _settled_by(wire_event)
                 first_blocks += b"".join(map(first_block_of, made))

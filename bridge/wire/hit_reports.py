@@ -20,7 +20,7 @@ What is here is the specification of what the Rust kernel's packer does.
 """
 
 from enum import StrEnum
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import msgspec
 
@@ -38,37 +38,45 @@ class Roots(StrEnum):
     UNDECIDED = "undecided"
 
 
-def roots_of(registration: Registration) -> Roots:
-    """What the registration says of them; no other engine announces what it holds."""
-    match registration.kv_cache_report_mode:
-        case "full":
-            return Roots.REPORTED
-        case "" if facts_of(registration.kind).announces_again:
-            return Roots.UNDECIDED
-    return Roots.COPIES
+class HitReports(NamedTuple):
+    """What is known of a publisher's.
 
-
-def all_chains_of(registration: Registration) -> bool:
-    """Whether chains that hang on a block are what those are that begin a prompt."""
-    return facts_of(registration.kind).announces_chains_again
-
-
-def marked(event: BlockEvent, sent: WireEvent, registration: Registration) -> BlockEvent:
-    """The event, marked as what it is.
-
-    Args:
-        event: what was made of it.
-        sent: as it was sent.
-        registration: of its publisher.
+    Attributes:
+        roots: what chains are that begin a prompt.
+        all_chains: whether those that hang on a block are the same.
     """
-    roots, all_chains = roots_of(registration), all_chains_of(registration)
-    if not roots or sent.has_origin or not _is_chain(event):
-        return event
-    if not all_chains and event.parent is not None:
-        return event
-    if roots is Roots.UNDECIDED and sent.__struct_config__.array_like and not all_chains:
-        return event
-    return msgspec.structs.replace(event, **{roots.value: True})
+
+    roots: Roots
+    all_chains: bool
+
+    @classmethod
+    def of(cls, registration: Registration) -> "HitReports":
+        """What its registration says of them; no other kind announces what it holds."""
+        facts = facts_of(registration.kind)
+        match registration.kv_cache_report_mode:
+            case "full":
+                roots = Roots.REPORTED
+            case "" if facts.announces_again:
+                roots = Roots.UNDECIDED
+            case _:
+                roots = Roots.COPIES
+        return cls(roots, facts.announces_chains_again)
+
+    def marked(self, event: BlockEvent, sent: WireEvent) -> BlockEvent:
+        """The event, marked as what it is.
+
+        Args:
+            event: what was made of it.
+            sent: as it was sent.
+        """
+        roots, all_chains = self
+        if not roots or sent.has_origin or not _is_chain(event):
+            return event
+        if not all_chains and event.parent is not None:
+            return event
+        if roots is Roots.UNDECIDED and sent.__struct_config__.array_like and not all_chains:
+            return event
+        return msgspec.structs.replace(event, **{roots.value: True})
 
 
 def _is_chain(event: BlockEvent) -> TypeGuard[StoredBlocks]:

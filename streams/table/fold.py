@@ -90,7 +90,6 @@ from streams.table.skip_log import SkippedRecord
 # degraded at its registration: reprise_fold_records{outcome="unregistered_forgotten"}.
 UNREGISTERED_REMEMBERED_MAX: Final = 256  # publishers of a partition
 
-
 NO_OFFSET = Offset(-1)
 """The position of a table that has folded nothing."""
 
@@ -504,9 +503,9 @@ class Fold:
         if record.continues is True and before is not None:
             is_unsure = POOL_REMOVED in before.left_out
             media = media_continued(before.media) | (POOL_CLEARED if is_unsure else 0)
-            if before.sparse_blocks is not None:
-                self.kernel.set_sparse_blocks(self._handle(publisher), 0)
             sparse_blocks = None if before.sparse_blocks is None else 0
+            if sparse_blocks is not None:
+                self.kernel.set_sparse_blocks(self._handle(publisher), sparse_blocks)
             self._put(publisher, PublisherState(media=media, sparse_blocks=sparse_blocks))
 
     def _forget(self, offset: Offset, publisher: PublisherKey) -> None:

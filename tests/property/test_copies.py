@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from bridge.wire import open_source
-from bridge.wire.hit_reports import Roots, roots_of
+from bridge.wire.hit_reports import HitReports, Roots
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.events import encode_events
 from schemas.identities import COPIES_UNKNOWN, PrefixScope
@@ -204,4 +204,5 @@ def test_where_it_is_registered_nothing_is_in_doubt(mode: ReportMode, seed: int)
 )
 def test_who_may_report_hits(kind: str, mode: ReportMode, expected: Roots) -> None:
     one = registration(kind=PublisherKind(kind))
-    assert roots_of(msgspec.structs.replace(one, kv_cache_report_mode=mode)) is expected
+    of_mode = msgspec.structs.replace(one, kv_cache_report_mode=mode)
+    assert HitReports.of(of_mode).roots is expected
