@@ -42,7 +42,7 @@ MINUTES ?= 480
 $(if $(wildcard $(VENV)),$(shell $(BIN)/python -c 'import pip' 2>/dev/null || \
 	{ echo "==> $(VENV) is broken: making it again" >&2; rm -rf $(VENV) .make/run .make/dev; }))
 
-.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers envoy lmcache integrations engines real publishers plots mutants mutants-kernel upgrades kafka clean
+.PHONY: port help run install wheels chart image sbom test faults soak check fmt bench bench-check peers envoy lmcache integrations engines real publishers mutants mutants-kernel upgrades kafka clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -123,9 +123,9 @@ bench-check: .make/dev ## compare the CPU of each operation with what was writte
 	$(BIN)/python -m lab.benchmarks.guard $(ARGS)
 
 # What cannot be installed is left out by name.
-bench: .make/dev ## measure everything beside the peers, and print the table of aims; some fifty minutes
+bench: .make/dev ## measure everything beside the peers, and print the table of aims; 25 minutes
 	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
-	$(BIN)/python -m lab.benchmarks $(ARGS)
+	$(BIN)/python -m lab.benchmarks --json .make/bench.json $(ARGS)
 
 peers: .make/peers ## install what we are measured beside, in an environment of its own
 
@@ -194,12 +194,6 @@ real: .make/dev ## measure the gateway beside vLLM's router, before two real vLL
 
 publishers: .make/dev ## try all publishers, and write the table of docs/compatibility.md
 	$(BIN)/python -m devtools.publishers table --write
-
-plots: .make/dev ## measure queries, and draw the pictures of docs/benchmarks.md
-	@$(MAKE) --no-print-directory peers || echo "==> going on without $(DYNAMO)"
-	$(PIP) --no-build-isolation --editable ".[plots]"
-	$(BIN)/python -m lab.benchmarks --kernel rust --only peers,growth --json .make/queries.json
-	$(BIN)/python -m lab.benchmarks.report.plots .make/queries.json docs/plots
 
 mutants: .make/mutants ## change one thing at a time in what decides correctness, and see that a test fails
 	$(BIN)/mutmut run $(ARGS)

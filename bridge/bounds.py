@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from schemas.limits import HEARTBEAT_S, LINK_HEARTBEAT_MS, MIB, STALE_S
+from schemas.limits import GIB, HEARTBEAT_S, LINK_HEARTBEAT_MS, MIB, STALE_S
 
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 BATCH_TOLERATED_MAX: Final = 2_048  # events with unknown fields in a batch; some 30 ms
@@ -33,6 +33,7 @@ WATCH_LATE_S: Final = 1.0  # nothing is said of publishers that were not looked 
 MEMORY_ENTRIES_MAX: Final = 16_384  # names of the directory that are looked at: some 10 ms
 
 WRITER_PAUSE_S: Final = 0.02  # how often the writer looks whether it may go on
+SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full"
 SPOOL_CHANGES_MAX: Final = 4096  # entries of a spool that are deleted or replaced in one write
 LAG_SILENT_S: Final = 1.0  # workers that stand still for longer hold nobody back
 

@@ -50,7 +50,6 @@ class _Partition:
     """The publishers of one partition of the log.
 
     Attributes:
-        followed: those that are.
         released: those that are no more, and of which that has not been written yet.
         complete_at: when the next heartbeat is to name all, monotonic seconds.
     """
@@ -65,9 +64,7 @@ class Heartbeats:
     """See the module.
 
     Args:
-        pump: follows the publishers.
         partition_of: the partition of a stream's records.
-        clock: of the process.
 
     Attributes:
         bridge: the name of this run.
@@ -138,9 +135,9 @@ class Heartbeats:
             for publisher in partition.released
         ]
         for publisher, followed in partition.followed.items():
-            says = followed.says
-            if complete or says != followed.said:
-                reports.append(_report(publisher, says))
+            statement = followed.statement
+            if complete or statement != followed.last_statement:
+                reports.append(_report(publisher, statement))
         return HeartbeatRecord(
             bridge=self.bridge,
             uptime=now - self._started_at,
@@ -178,36 +175,36 @@ class Heartbeats:
         for report in record.reports:
             followed = partition.followed.get(report.publisher)
             if followed is not None:
-                followed.said = _said(report)
+                followed.last_statement = _statement_of(report)
             elif report.reason == Doubt.NOT_FOLLOWED:
                 partition.released.pop(report.publisher, None)
 
 
-def _report(publisher: PublisherKey, says: PublisherStatement) -> PublisherReport:
-    doubt, since = says.doubted
+def _report(publisher: PublisherKey, statement: PublisherStatement) -> PublisherReport:
+    doubt, since = statement.doubted
     report = PublisherReport(
         publisher.stream,
         publisher.dp_rank,
         doubt or "",
         since,
-        process=says.process,
-        facts=says.facts,
-        clock_s=says.clock_s,
-        troubles=says.troubles,
+        process=statement.process,
+        facts=statement.facts,
+        clock_s=statement.clock_s,
+        troubles=statement.troubles,
     )
-    if says.acting is None:
+    if statement.activity is None:
         return report
-    activity, activity_since = says.acting
+    activity, activity_since = statement.activity
     return msgspec.structs.replace(report, activity=activity, activity_since=activity_since)
 
 
-def _said(report: PublisherReport) -> PublisherStatement:
+def _statement_of(report: PublisherReport) -> PublisherStatement:
     doubted = PublisherDoubt(Doubt(report.reason) if report.reason else None, report.since)
-    acting = None
+    activity = None
     if report.activity:
-        acting = PublisherActivity(Activity(report.activity), report.activity_since)
+        activity = PublisherActivity(Activity(report.activity), report.activity_since)
     return PublisherStatement(
-        doubted, acting, report.process, report.facts, report.clock_s, report.troubles
+        doubted, activity, report.process, report.facts, report.clock_s, report.troubles
     )
 
 

@@ -31,7 +31,7 @@ from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.replay_client import Replayer
 from bridge.publisher.sequencer import Intake
 from bridge.sockets.inbox import Inbox
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import Received, behind
 from bridge.sockets.reader import MessageReader
 from bridge.sockets.subscriber import Subscriber
 from bridge.supervision import cancel, keep, keep_all
@@ -51,20 +51,10 @@ class Pump:
     """See the module. All methods are called on its loop, but for `start`.
 
     Args:
-        sink: of the same loop.
         packer: of hashes and tokens; the kernel's where there is one.
-        reader: of sockets; likewise.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
         engines: how they are reached; None: by sockets.
-        clock: of the process.
-
-    Attributes:
-        follower: who follows the publishers.
-        engines: how they are reached.
-        followed: the publishers, by their keys.
-        intake: makes records of messages.
-        appender: hands records to the sink.
     """
 
     def __init__(
@@ -224,25 +214,27 @@ class Pump:
 
     def _turn(self) -> bool:
         """Steps 2 to 4; False where nothing more has been received."""
-        messages = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
-        if messages:
-            if self.inbox.bulk:  # until the first one comes, nobody looks for what is large
-                self._process(self._bulk.sort(messages))
-                self._bulk_pump.go_on()
+        received = self.inbox.take(self._pace.amount, bytes_max=self._sink.turn_bytes)
+        if received:
+            if (
+                self.inbox.large_messages
+            ):  # until the first one comes, nobody looks for what is large
+                self._process(self._bulk.sort(received))
+                self._bulk_pump.start()
             else:
-                self._process(messages)
+                self._process(received)
         self._ask_for_overflow()
         return bool(self.inbox)
 
-    def _process(self, messages: Sequence[RawMessage]) -> None:
+    def _process(self, received: Sequence[Received]) -> None:
         began = self._clock.monotonic()
         # What the last turns took says little of what another publisher sends.
-        records, count = self.intake.process_until(messages, self._clock.unix(), began + TURN_S)
-        if messages:  # else all of them are large
+        records, count = self.intake.process_until(received, self._clock.unix(), began + TURN_S)
+        if received:  # else all of them are large
             self._pace.note(count, self._clock.monotonic() - began)
-        if count < len(messages):
-            self.inbox.give_back(self._bulk.put_back(messages[count:]))
-        self.appender.append(records, ask_again=True)
+        if left := behind(received, count):
+            self.inbox.give_back(self._bulk.put_back(left))
+        self.appender.append(records, request_replay=True)
         self.follower.end_turn()
 
     def _ask_for_overflow(self) -> None:

@@ -9,21 +9,19 @@ drain       hand over what another bridge can take over, and leave the group for
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from bridge.bridge_settings import BridgeSettings
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.lease import Lease
 from bridge.delivery.registrations_watch import RegistrationsWatch
 from bridge.delivery.spool import Spool
 from bridge.delivery.writer import Writer
-from bridge.engine_http.load_answers import check_period
 from bridge.engine_http.load_watch import (
     LoadWatch,
     OnSamples,
@@ -35,15 +33,14 @@ from bridge.heartbeats import Heartbeats
 from bridge.membership.cursors import Cursors
 from bridge.membership.ownership import Ownership
 from bridge.membership.registry_reader import RegistryReader
-from bridge.memory.watch import MemorySettings, MemoryStatus, MemoryWatch
+from bridge.memory.watch import MemoryStatus, MemoryWatch
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.publisher import Publisher
 from bridge.publisher.waits import Wait
 from bridge.pump import Pump
 from bridge.sockets.reader import MessageReader
-from bridge.supervision import cancel, keep_all
+from bridge.supervision import cancel, ends_before, keep_all
 from bridge.unreached import watch_unreached
-from brokers.broker_settings import KafkaSettings
 from brokers.clients import Clients
 from brokers.errors import AWAY
 from brokers.group_offsets import GroupOffsets
@@ -52,16 +49,11 @@ from logs.producer import ReplaceableProducer
 from schemas.arrays import ArrayPacker
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Level, Part
-from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
 from schemas.limits import (
     BRIDGE_FLUSH_S,
     BRIDGE_LEAVE_S,
-    BRIDGE_SESSION_S,
     HOUSEKEEPING_S,
-    RECORD_WINDOW_MS,
-    SESSION_MIN_S,
-    SPOOL_BYTES_MAX,
 )
 from schemas.registration import Registration
 from schemas.tracing import NO_TRACER, Tracer
@@ -69,41 +61,6 @@ from schemas.tracing import NO_TRACER, Tracer
 CURSOR_NOTE_S: Final = 1.0  # how often the stored cursors are written
 
 _logger = logging.getLogger(__name__)
-
-
-class BridgeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a bridge runs with.
-
-    Attributes:
-        kafka: the brokers and the topics.
-        options: of the clients, made of `kafka`.
-        data: directory of the spool; each bridge has its own.
-        window_ms: how long batches are collected for one record, 0 for not at all.
-        spool_bytes: bound on the spool.
-        session_s: a bridge without a heartbeat for so long loses its publishers to the others.
-        memory: where segments of memory are; None for nowhere.
-        scrape_load_s: how often engines are asked for their load; 0 for never.
-    """
-
-    kafka: KafkaSettings
-    options: ClientOptions
-    data: Path
-    window_ms: int = RECORD_WINDOW_MS
-    spool_bytes: int = SPOOL_BYTES_MAX
-    session_s: float = BRIDGE_SESSION_S
-    memory: MemorySettings | None = None
-    scrape_load_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Raises ConfigurationError where a value cannot be used."""
-        if self.window_ms < 0 or self.spool_bytes < 0 or self.session_s < SESSION_MIN_S:
-            raise ConfigurationError(
-                "Expected a window and a spool of at least 0 and a session of at least"
-                f" {SESSION_MIN_S:g} s, got: {self.window_ms:g} ms, {self.spool_bytes} bytes,"
-                f" {self.session_s:g} s"
-            )
-        if self.scrape_load_s:
-            check_period(self.scrape_load_s)
 
 
 class PublisherStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,12 +94,10 @@ class Bridge:
     """See the module.
 
     Args:
-        settings: what to run with.
+        options: of the clients, made of `settings.kafka`.
         packer: of hashes and tokens; the kernel's where there is one.
-        reader: of sockets; likewise.
         conditions: of the role; the bridge sets and clears its own.
         on_load: takes what engines say of their load, on the bridge's loop.
-        tracer, clock: of the process.
 
     Raises:
         StorageError: the spool cannot be opened.
@@ -151,6 +106,7 @@ class Bridge:
     def __init__(
         self,
         settings: BridgeSettings,
+        options: ClientOptions,
         packer: ArrayPacker | None = None,
         reader: MessageReader | None = None,
         *,
@@ -161,7 +117,7 @@ class Bridge:
     ) -> None:
         self._clock = clock
         self.conditions = Conditions(clock.unix) if conditions is None else conditions
-        clients = Clients(settings.options)
+        clients = Clients(options)
         self._settings = settings
         self._stopping = asyncio.Event()
         self._own_faults = 0
@@ -193,7 +149,7 @@ class Bridge:
         self.lag_watch = LagWatch(
             self.writer.lags,
             GroupOffsets(clients, settings.kafka.group("streams"), events),
-            on_released=self._let_go_on,
+            on_released=self._resume_held_back,
             clock=clock.monotonic,
         )
         self.heartbeats = Heartbeats(self.pump.follower, self.writer.partition_of, clock=clock)
@@ -213,7 +169,7 @@ class Bridge:
             name=self.heartbeats.bridge,
         )
         self.registrations_watch = RegistrationsWatch(
-            settings.options,
+            options,
             events,
             self.writer.partition_of,
             logged=self.ownership.registered_at,
@@ -223,8 +179,8 @@ class Bridge:
             clients, settings.kafka, self.ownership, self.lease, session_s=settings.session_s
         )
         self.load: LoadWatch | None = None
-        if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load, clock=clock)
+        if settings.load.scrape_s:
+            self.load = LoadWatch(settings.load.scrape_s, self._scraped, on_load, clock=clock)
         self._has_followed = False
         self._check_conditions()
         self._noting: asyncio.Task[None] | None = None
@@ -244,9 +200,9 @@ class Bridge:
     def _count_fault(self) -> None:
         self._own_faults += 1
 
-    def _let_go_on(self, publishers: Sequence[PublisherKey]) -> None:
-        self.writer.let_go_on(publishers)
-        self.pump.appender.let_go_on(publishers)
+    def _resume_held_back(self, publishers: Sequence[PublisherKey]) -> None:
+        self.writer.resume_held_back(publishers)
+        self.pump.appender.resume_held_back(publishers)
 
     # Start and end
 
@@ -258,25 +214,11 @@ class Bridge:
         """
         self.pump.start()
         try:
-            if await self._prepared(prepare):
+            if await ends_before(prepare(), self._stopping):
                 await self._run()
         finally:
             await self.pump.close()
             self.spool.close()
-
-    async def _prepared(self, prepare: Callable[[], Coroutine[None, None, None]]) -> bool:
-        """False where `stop` was called before."""
-        preparing = asyncio.create_task(prepare())
-        stopping = asyncio.create_task(self._stopping.wait())
-        try:
-            await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not preparing.done():
-                return False
-            await preparing
-            return True
-        finally:
-            preparing.cancel()
-            stopping.cancel()
 
     async def _run(self) -> None:
         until_drained = {"writer": self.writer.run, "registry": self.registry.run}
@@ -419,13 +361,3 @@ class Bridge:
     def counters(self) -> dict[PublisherKey, PublisherCounters]:
         """Of the publishers that are followed; live, so read them only."""
         return self.pump.counters()
-
-    def dropped(self) -> Counter[tuple[PublisherKey, str]]:
-        """What was dropped, by publisher and reason."""
-        dropped = self.writer.delivery.dropped + self.spool.dropped
-        for publisher, counters in self.counters().items():
-            for reason, count in counters.dropped.items():
-                dropped[publisher, reason] += count
-        for publisher, count in self.pump.inbox.dropped().items():
-            dropped[publisher, "inbox_full"] += count
-        return dropped

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S
@@ -44,6 +44,19 @@ async def cancel(*tasks: "asyncio.Task[Any]") -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def ends_before(work: Coroutine[Any, Any, Any], stopping: asyncio.Event) -> bool:
+    """Whether the work ended before `stopping`, which cancels it; raises what the work raises."""
+    working, waiting = asyncio.create_task(work), asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            return False
+        await working
+        return True
+    finally:
+        await cancel(working, waiting)
 
 
 async def outlasting(work: "asyncio.Future[T]") -> T:

@@ -40,8 +40,7 @@ def note_unreached(
     """
     before = clock() - UNREACHED_S
     unreached = [
-        f"{followed.registration.endpoint or followed.registration.http_url} of"
-        f" {followed.registration.service_key}"
+        followed.registration
         for followed in pump.followed.values()
         if followed.is_unreached(before)
     ]
@@ -49,6 +48,7 @@ def note_unreached(
         conditions.clear(Part.ENGINES)
         return
     more = ", ..." if len(unreached) > UNREACHED_NAMED_MAX else ""
-    shown = ", ".join(unreached[:UNREACHED_NAMED_MAX]) + more
+    named = unreached[:UNREACHED_NAMED_MAX]
+    shown = ", ".join(f"{one.endpoint or one.http_url} of {one.service_key}" for one in named)
     message = f"{len(unreached)} of {len(pump.followed)} publishers have never answered: {_HELP}"
-    conditions.set(Part.ENGINES, "unreached", f"{message}. {shown}")
+    conditions.set(Part.ENGINES, "unreached", f"{message}. {shown}{more}")

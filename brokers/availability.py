@@ -98,7 +98,6 @@ async def insist(
     """What the attempt gives, once it does not find brokers away.
 
     Args:
-        attempt: what to do.
         backoff: says how long to wait after each that does; not reset.
         away: told each time.
     """

@@ -1,22 +1,24 @@
 """How a deployment's brokers are reached: checked settings, before any client is made."""
 
-from typing import Any
-
-import msgspec
+from dataclasses import fields
+from typing import Any, Final
 
 from schemas.errors import ConfigurationError
 from schemas.limits import PORT_MAX
+from schemas.setting import part, setting
 from schemas.topics import (
+    CURSORS_TOPIC,
     EVENTS_PARTITIONS,
+    EVENTS_TOPIC,
     REGISTRY_PARTITIONS,
-    RoutingTopics,
+    REGISTRY_TOPIC,
+    TABLE_TOPIC,
     Topics,
+    TopicShape,
     TopicSpec,
-    answers_topic,
-    commands_topics,
-    routing_topics,
-    topics_of,
 )
+
+PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 class Secret(str):
@@ -28,34 +30,86 @@ class Secret(str):
         return "'...'"
 
 
-class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
+@part
+class KafkaSettings:
     """How to reach the brokers. The security settings are passed to the clients as they are.
 
-    Attributes:
-        bootstrap: `host:port`, several separated by commas.
-        topic_prefix: the topics are PREFIX.events and so on; consumer groups are PREFIX.bridge and
-            so on.
-        replication: copies of each topic, for topics that are made here.
-        security_protocol: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.
-        ssl_cafile, ssl_certfile, ssl_keyfile: PEM files, "" for none.
+    Consumer groups are PREFIX.bridge and so on.
     """
 
-    bootstrap: str
-    topic_prefix: str = "reprise"
-    events_partitions: int = EVENTS_PARTITIONS
-    registry_partitions: int = REGISTRY_PARTITIONS
-    replication: int = 1
-    security_protocol: str = "PLAINTEXT"
-    sasl_mechanism: str = ""
-    sasl_username: str = ""
-    sasl_password: str = ""
-    ssl_cafile: str = ""
-    ssl_certfile: str = ""
-    ssl_keyfile: str = ""
+    bootstrap: str = setting(
+        "kafka.brokers",
+        "Brokers to connect to first, as HOST:PORT[,HOST:PORT...].",
+        flag="--kafka",
+        is_usual=True,
+        metavar="HOST:PORT[,...]",
+    )
+    topic_prefix: str = setting(
+        "kafka.topic_prefix",
+        "The topics are PREFIX.events and so on; one deployment has one prefix.",
+        flag="--topic-prefix",
+        is_usual=True,
+        default="reprise",
+    )
+    events_partitions: int = setting(
+        "kafka.events_partitions",
+        "Partitions of PREFIX.events and PREFIX.table; the same for every role.",
+        flag="--events-partitions",
+        bounds=(1, None),
+        default=EVENTS_PARTITIONS,
+    )
+    registry_partitions: int = setting(
+        "kafka.registry_partitions",
+        "Partitions of PREFIX.registry and PREFIX.cursors; the same for every role.",
+        flag="--registry-partitions",
+        bounds=(1, None),
+        default=REGISTRY_PARTITIONS,
+    )
+    replication: int = setting(
+        "kafka.replication",
+        "Replicas of each topic that is created.",
+        flag="--replication",
+        bounds=(1, None),
+        default=1,
+    )
+    security_protocol: str = setting(
+        "kafka.security_protocol",
+        "The security protocol of the brokers' listener.",
+        choices=PROTOCOLS,
+        default="PLAINTEXT",
+    )
+    sasl_mechanism: str = setting(
+        "kafka.sasl_mechanism", "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512.", default=""
+    )
+    sasl_username: str = setting("kafka.sasl_username", "SASL user name.", default="")
+    sasl_password: str = setting(
+        "kafka.sasl_password",
+        "SASL password; others on the machine can see a flag, and less easily the variable.",
+        is_secret=True,
+        default="",
+    )
+    ssl_cafile: str = setting(
+        "kafka.ssl_cafile",
+        "PEM file of the authorities to trust.  [default: the system's]",
+        path="file",
+        default="",
+    )
+    ssl_certfile: str = setting(
+        "kafka.ssl_certfile",
+        "PEM file of the client certificate, where the brokers ask for one.",
+        path="file",
+        default="",
+    )
+    ssl_keyfile: str = setting(
+        "kafka.ssl_keyfile",
+        "PEM file of the client certificate's key, without a passphrase.",
+        path="file",
+        default="",
+    )
 
     def __rich_repr__(self) -> list[tuple[str, Any]]:
         """What `repr` shows: settings get into logs and tracebacks, and the password must not."""
-        shown = {name: getattr(self, name) for name in self.__struct_fields__}
+        shown = {one.name: getattr(self, one.name) for one in fields(self)}
         if self.sasl_password:
             shown["sasl_password"] = Secret(self.sasl_password)
         return list(shown.items())
@@ -87,10 +141,9 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         self._check_security()
 
     def _check_security(self) -> None:
-        protocols = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-        if self.security_protocol not in protocols:
+        if self.security_protocol not in PROTOCOLS:
             raise ConfigurationError(
-                f"Expected a security protocol of {', '.join(protocols)},"
+                f"Expected a security protocol of {', '.join(PROTOCOLS)},"
                 f" got: {self.security_protocol}"
             )
         sasl = self.security_protocol.startswith("SASL_")
@@ -121,31 +174,18 @@ class KafkaSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The consumer group of a role."""
         return f"{self.topic_prefix}.{role}"
 
+    def topic(self, shape: TopicShape) -> TopicSpec:
+        """A topic of this deployment, as it must be."""
+        suffix, partitions, cleanup, configs, setting = shape
+        if setting:
+            partitions = getattr(self, setting)
+        return TopicSpec(f"{self.topic_prefix}.{suffix}", partitions, cleanup, configs, setting)
+
     @property
     def topics(self) -> Topics:
-        """The topics as they must be."""
-        return topics_of(
-            self.topic_prefix,
-            events_partitions=self.events_partitions,
-            registry_partitions=self.registry_partitions,
-        )
-
-    @property
-    def answers(self) -> TopicSpec:
-        """The topic of answers, which is there only where a replica keeps them."""
-        return answers_topic(self.topic_prefix)
-
-    @property
-    def routing(self) -> RoutingTopics:
-        """The topics of routing; see there who makes them."""
-        return routing_topics(self.topic_prefix)
-
-    @property
-    def commands(self) -> tuple[TopicSpec, TopicSpec]:
-        """The topics of commands and of their results, which are there only where a bridge serves
-        LMCache's workers.
-        """
-        return commands_topics(self.topic_prefix)
+        """Those that every deployment has."""
+        shapes = (REGISTRY_TOPIC, CURSORS_TOPIC, EVENTS_TOPIC, TABLE_TOPIC)
+        return Topics(*map(self.topic, shapes))
 
 
 def _is_topic_name(text: str) -> bool:

@@ -35,6 +35,7 @@ FETCH_UNREADABLE_TIMES: Final = 3  # and at least so many times, each within
 FETCH_UNREADABLE_GAP_S: Final = 10.0  # of the one before
 FETCH_PROBE_S: Final = 0.3  # for each offset that is tried behind one that cannot be read
 FETCH_ERROR_PAUSE_S: Final = 0.1  # after an answer that is an error
+TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and to close
 
 ConsumerT = TypeVar("ConsumerT")
 
@@ -297,19 +298,17 @@ async def abandon_producer(producer: Any, timeout_s: float) -> None:
         await _close_producer(producer, timeout_s)
 
 
-async def stop_producer(producer: Any, timeout_s: float) -> None:
-    """Stops a producer; drops what it has not written, where the broker does not take it in time.
-
-    Args:
-        producer: of table rows; what it leaves unwritten is refused once the next one has started.
-        timeout_s: for each of three steps, in seconds.
+async def stop_producer(producer: Any) -> None:
+    """Stops a producer of table rows; drops what it has not written, where the broker does not take
+    it within TABLE_PRODUCER_STOP_S for each of three steps: that is refused once the next producer
+    has started.
     """
     with suppress(*AWAY):
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(TABLE_PRODUCER_STOP_S):
                 await producer.stop()
         except TimeoutError:  # it waits for a broker; a second `stop` would do nothing
-            await _close_producer(producer, timeout_s)
+            await _close_producer(producer, TABLE_PRODUCER_STOP_S)
 
 
 async def close_connections(consumer: Any, timeout_s: float) -> None:

@@ -240,6 +240,8 @@ class Consumer(Protocol):
         """The first message of each that is no older; None where there is none."""
         ...
 
-    async def commit(self, offsets: Mapping[Partition, int]) -> None:
-        """Writes the group's offsets; raises KafkaError where we are no longer a member."""
+    async def commit(self, offsets: "Mapping[Partition, int | tuple[int, str]]") -> None:
+        """Writes the group's offsets, with metadata where it is given; raises KafkaError where we
+        are no longer a member.
+        """
         ...

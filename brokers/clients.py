@@ -259,7 +259,6 @@ class Clients:
         """A bridge's membership in its group.
 
         Args:
-            group: its name.
             session_s: after this long without a heartbeat its partitions go to others.
         """
         return self._consumer(

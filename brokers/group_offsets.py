@@ -2,19 +2,29 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import KafkaError
 
 
+class GroupOffset(NamedTuple):
+    """How far a group is in a partition.
+
+    Attributes:
+        offset: that it will read next.
+        metadata: what its member said with it.
+    """
+
+    offset: int
+    metadata: str = ""
+
+
 class GroupOffsets:
     """Asks for the offsets of one group and topic. One loop; calls may not overlap.
 
     Args:
-        clients: of the deployment.
-        group: its name.
         topic: whose partitions.
     """
 
@@ -25,8 +35,8 @@ class GroupOffsets:
         self._admin: Any = None
         self._coordinator: int | None = None
 
-    async def fetch(self, partitions: Iterable[int]) -> dict[int, int]:
-        """By partition, the offset that the group will read next; those without one are left out.
+    async def fetch(self, partitions: Iterable[int]) -> dict[int, GroupOffset]:
+        """By partition, how far the group is; those without one are left out.
 
         Raises:
             KafkaError, OSError, TimeoutError: the brokers do not answer, or refuse it.
@@ -46,7 +56,11 @@ class GroupOffsets:
         except BaseException:
             await self.close()  # the next one asks anew who the coordinator is
             raise
-        return {place.partition: one.offset for place, one in found.items() if one.offset >= 0}
+        return {
+            place.partition: GroupOffset(one.offset, one.metadata or "")
+            for place, one in found.items()
+            if one.offset >= 0
+        }
 
     async def _started(self) -> Any:
         if self._admin is None:

@@ -51,7 +51,6 @@ async def stop_consumer(consumer: Consumer, *, timeout_s: float | None = None) -
     """Stops a consumer.
 
     Args:
-        consumer: to stop.
         timeout_s: give up after it, and close its connections within CLIENT_LEAVE_S more; None to
             wait for as long as it takes.
 
@@ -98,7 +97,6 @@ async def first_offset_from(reader: Consumer, partition: Partition, start: int) 
 
     Args:
         reader: started, in no group.
-        partition: to look at.
         start: an offset; where nothing is kept that old, the first message that is kept counts.
 
     Raises:
@@ -130,10 +128,8 @@ async def read_to_end(
 
     Args:
         reader: started, in no group.
-        topic: to read.
         starts: by partition, the offset to begin at, None for the end; where nothing is kept that
             old, and where it is beyond the end (another topic of that name), everything is read.
-        take: called for each message.
         corrupt: called with the partition and the offset of each message that cannot be read, which
             is then skipped.
 
@@ -247,7 +243,7 @@ async def _readable_from(
         await asyncio.sleep(READ_POLL_MS / 1000)
 
 
-class _Found(NamedTuple):
+class _FoundPartition(NamedTuple):
     """Of a partition.
 
     Attributes:
@@ -259,13 +255,15 @@ class _Found(NamedTuple):
     is_proven: bool = True
 
 
-async def _search(reader: Consumer, partition: Partition, unreadable: int, end: int) -> _Found:
+async def _search(
+    reader: Consumer, partition: Partition, unreadable: int, end: int
+) -> _FoundPartition:
     """The first offset behind one that cannot be read.
 
     Where a batch does not say how long it is, the broker finds none of those behind it, up to the
     next that its index has. So it is asked for one further and further away, then between.
     """
-    found = _Found(None)
+    found = _FoundPartition(None)
     is_proven = True
     step = 1
     while found.readable is None and unreadable + step < end:
@@ -283,19 +281,19 @@ async def _search(reader: Consumer, partition: Partition, unreadable: int, end: 
             readable = between
         else:
             unreadable = between
-    return _Found(readable if readable < end else None, is_proven)
+    return _FoundPartition(readable if readable < end else None, is_proven)
 
 
-async def _try(reader: Consumer, partition: Partition, offset: int) -> _Found:
+async def _try(reader: Consumer, partition: Partition, offset: int) -> _FoundPartition:
     """From where on the partition can be read, of this offset and those behind it."""
     reader.seek(partition, offset)
     for _ in range(READ_STALLED_POLLS_MAX):
         try:
             found = await _poll(reader, partition, single=True)
         except CorruptRecordException as error:
-            return _Found(_said(error), _is_proven(error))
+            return _FoundPartition(_said(error), _is_proven(error))
         if found or await reader.position(partition) > offset:
-            return _Found(offset)
+            return _FoundPartition(offset)
     raise _stalled(partition)
 
 

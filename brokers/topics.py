@@ -72,7 +72,6 @@ async def ensure_topics(
     Waits for brokers that are away for as long as it takes; cancel it to give up.
 
     Args:
-        settings: of the deployment.
         outage: told while it waits, and what for.
         specs: the topics; None: the four that every deployment has.
 
@@ -168,21 +167,16 @@ async def _describe(admin: AIOKafkaAdminClient) -> dict[str, _Partitions]:
 def _check_partitions(spec: TopicSpec, got: _Partitions) -> None:
     if got.total == spec.partitions:
         return
-    if not spec.name.endswith((".registry", ".cursors", ".events", ".table")):
+    if not spec.setting:
         raise ConfigurationError(
             f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
             " Delete the topic to have it created again, or choose another --topic-prefix"
         )
-    key = "registry_partitions" if _is_registry(spec) else "events_partitions"
     raise ConfigurationError(
         f"Expected `{spec.partitions}` partitions, got `{got.total}` in topic: {spec.name}."
-        f" Start every role with kafka.{key} = {got.total} to use the topic as it is, choose"
-        " another --topic-prefix, or delete the topic to have it created again"
+        f" Start every role with kafka.{spec.setting} = {got.total} to use the topic as it is,"
+        " choose another --topic-prefix, or delete the topic to have it created again"
     )
-
-
-def _is_registry(spec: TopicSpec) -> bool:
-    return spec.name.endswith((".registry", ".cursors"))
 
 
 async def _create(admin: AIOKafkaAdminClient, specs: Sequence[TopicSpec], replication: int) -> None:

@@ -49,10 +49,8 @@ def asked(
     """The document that a service answers.
 
     Args:
-        url: of the service.
         path: `/gaps`, ...
         parameters: of the URL; empty ones are left out.
-        kind: of the document.
         body: of a POST, JSON; None: it is a GET.
         wait_s: for all of the answer.
 

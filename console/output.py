@@ -1,13 +1,18 @@
-"""Standard output that takes no more: its reader has gone, or the disk behind it is full."""
+"""Files that a command is to write, and standard output that takes no more: its reader has gone, or
+the disk behind it is full.
+"""
 
 import errno
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
 import click
+
+from schemas.errors import ConfigurationError
 
 _FULL: Final = (errno.ENOSPC, errno.EIO, errno.EFBIG, errno.EDQUOT)
 
@@ -45,3 +50,12 @@ def told_of_full_output() -> Iterator[None]:
 def _discard_rest() -> None:
     """What is left in the buffer has nowhere to go; the interpreter would retry as it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def check_folders(*outputs: Path | None) -> None:
+    """Raises ConfigurationError where a file's directory is missing: before minutes of work."""
+    for output in outputs:
+        if output is not None and not output.parent.is_dir():
+            raise ConfigurationError(
+                f"Cannot write {output}: expected a directory, found none: {output.parent}"
+            )

@@ -32,7 +32,6 @@ def progress_shown(
         unit: of what is counted, as `records`.
         everywhere: whether lines are written where standard error is no terminal, too: of what
             takes minutes, and ends by itself.
-        clock: of the process.
     """
     if not sys.stderr.isatty():
         if not everywhere:

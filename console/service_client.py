@@ -28,11 +28,7 @@ CERTIFICATE_VARIABLE: Final = "REPRISE_CLIENT_CERT"
 
 
 class RefusedError(Exception):
-    """A service answers by a status that is no success.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """A service answers by a status that is no success."""
 
     def __init__(self, status: int, text: str) -> None:
         self.status = status

@@ -1,23 +1,32 @@
 """The settings of the roles: keys of one file, `reprise.toml`, of which some are flags, too.
 
-A setting is declared once, as an option of the commands that have it (`Setting`): its key, its
-variable, its type and bounds, its default and its help. The file's schema is what all roles have
-declared. A flag wins over the environment, that over the file, and that over the default.
+A setting is declared once, beside the field of the part that has its value (`schemas.setting`). A
+role's settings are those of its parts in one object: a command has options of all of them, and gets
+that object. The file's schema is what all roles have declared. A flag wins over the environment,
+that over the file, and that over the default.
 """
 
 import difflib
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import reduce, wraps
+from inspect import get_annotations
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from types import NoneType
+from typing import Any, Final, NamedTuple, TypeVar, get_args, get_type_hints
 
 import click
 import msgspec
 from click.core import ParameterSource
 
+from console.param_types import Amount
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
 from schemas.limits import SETTINGS_FILE_BYTES_MAX
+from schemas.setting import SETTING, Setting
 from storage.files import read_file
 
 FILE_NAME: Final = "reprise.toml"
@@ -25,6 +34,7 @@ FILE_NAME: Final = "reprise.toml"
 
 FILE_VARIABLE: Final = "REPRISE_SETTINGS"
 
+T = TypeVar("T")
 CommandT = TypeVar("CommandT", bound=Callable[..., Any])
 
 GONE: Final[Mapping[str, str]] = {
@@ -44,44 +54,165 @@ class FoundSetting(NamedTuple):
     source: str
 
 
-class Setting(click.Option):
-    """An option that is a key of the file.
+class Declared(NamedTuple):
+    """A field of a part that is a setting.
 
-    Args:
-        declarations: of the flag.
-        key: in the file, with its table: `memory.prefix`.
-        is_seldom_set: it is no flag of a role's command, which takes the key alone.
-        is_secret: its value is not shown.
-        in_file: its type in the file, where that is not its own.
-        attributes: see `click.Option`.
+    Attributes:
+        kind: its type, without None.
+        default: its value where nothing is given; None where there is none, too.
+        is_required: the part cannot do without.
     """
 
-    def __init__(
-        self,
-        *declarations: Any,
-        key: str,
-        is_seldom_set: bool = False,
-        is_secret: bool = False,
-        in_file: Any = None,
-        **attributes: Any,
-    ) -> None:
-        super().__init__(*declarations, **attributes)
-        self.key = key
-        self.is_seldom_set = is_seldom_set
-        self.is_secret = is_secret
-        self._in_file = in_file
+    name: str
+    setting: Setting
+    kind: Any
+    default: Any
+    is_required: bool
+
+    @property
+    def given(self) -> Any:
+        """The type of what is given."""
+        if self.setting.given is not None:
+            return self.setting.given
+        is_plain = self.setting.path or self.kind in (bool, int, float, tuple[str, ...])
+        return self.kind if is_plain else str
+
+    @property
+    def type(self) -> Any:
+        """That of the option."""
+        setting, given = self.setting, self.given
+        if setting.choices or _is_enum(self.kind):
+            return click.Choice(setting.choices or [one.name.lower() for one in self.kind])
+        if setting.path:
+            return click.Path(
+                path_type=Path if given is Path else None,
+                file_okay=setting.path != "directory",
+                dir_okay=setting.path != "file",
+            )
+        if given in (int, float) and setting.read is None:
+            return (click.IntRange if given is int else Amount)(*setting.bounds)
+        if given == dict[str, str]:
+            return click.UNPROCESSED
+        return None if given is bool else click.STRING
+
+    @property
+    def option_default(self) -> Any:
+        """That of the option; None where it has none in its own words."""
+        default, unit = self.default, self.setting.unit
+        if self.setting.has_own_default or not isinstance(default, str | int | float | Path):
+            return None
+        if isinstance(default, Enum):
+            return default.name.lower()
+        return self.given(self.default / unit) if unit != 1 else default
+
+    def read(self, value: Any) -> Any:
+        """The field's value by what is given of it; None where that is nothing.
+
+        Raises:
+            ValueError, ConfigurationError: nothing can be made of it.
+        """
+        setting = self.setting
+        if self.given == tuple[str, ...]:
+            value = tuple(one for text in value for one in text.replace(",", " ").split())
+        if value in (None, ()):
+            return None
+        if _is_enum(self.kind):
+            return self.kind[value.upper()]
+        value = value if setting.unit == 1 else self.kind(value * setting.unit)
+        return value if setting.read is None else setting.read(value)
+
+
+class _Part(NamedTuple):
+    """A field of a part that is a part itself; see `Declared`."""
+
+    name: str
+    kind: type
+    is_required: bool
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Enum)
+
+
+def _fields_of(part: Any) -> Iterator[Declared | _Part]:
+    """What is settings of its fields, or parts; a subclass's own come before those of its base."""
+    kinds, known = get_type_hints(part), {one.name: one for one in fields(part)}
+    names = [name for cls in part.__mro__ for name in get_annotations(cls)]
+    for one in (known[name] for name in dict.fromkeys(names) if name in known):
+        kind, setting = kinds[one.name], one.metadata.get(SETTING)
+        if NoneType in get_args(kind):
+            (kind,) = (each for each in get_args(kind) if each is not NoneType)
+        is_required = one.default is MISSING and one.default_factory is MISSING
+        if setting is not None:
+            default = None if one.default is MISSING else one.default
+            yield Declared(one.name, setting, kind, default, is_required)
+        elif isinstance(kind, type) and is_dataclass(kind):
+            yield _Part(one.name, kind, is_required)
+
+
+def declared(part: type, *, is_needed: bool = True) -> Iterator[tuple[Declared, bool]]:
+    """All settings of a part and of those in it, and whether a command cannot do without each."""
+    for one in _fields_of(part):
+        if isinstance(one, Declared):
+            yield one, is_needed and one.is_required
+        else:
+            yield from declared(one.kind, is_needed=is_needed and one.is_required)
+
+
+def _made(part: type, values: Mapping[str, Any]) -> Any:
+    """The part by the values of its keys; None where one is missing that it cannot do without."""
+    found, given = list(_fields_of(part)), {}
+    for one in found:
+        if isinstance(one, Declared):
+            given[one.name] = values.get(one.setting.key)
+        else:
+            with _shown_with_usage():
+                given[one.name] = _made(one.kind, values)
+    given = {name: value for name, value in given.items() if value is not None}
+    missing = {one.name for one in found if one.is_required} - given.keys()
+    if not missing:
+        return part(**given)
+    own = [one for one in found if isinstance(one, Declared)]
+    flags = " and ".join(one.setting.option for one in own if one.is_required)
+    for one in (each for each in own if each.name in given):
+        if one.is_required:
+            raise ConfigurationError(f"Expected {flags} together, got one of them")
+        if one.setting.needs_part:
+            raise ConfigurationError(f"Expected {flags} beside {one.setting.option}, got it alone")
+    return None
+
+
+@contextmanager
+def _shown_with_usage() -> Iterator[None]:
+    try:
+        yield
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from error
+
+
+class SettingOption(click.Option):
+    """An option that is a key of the file; see `Setting`."""
+
+    def __init__(self, *arguments: Any, declared: Declared, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.declared = declared
+        self.key = declared.setting.key
+        self.is_secret = declared.setting.is_secret
+        self.is_seldom_set = not declared.setting.is_usual
 
     @property
     def kind(self) -> Any:
         """The type of the key in the file."""
-        if self._in_file is not None:
-            return self._in_file
-        if self.multiple:
-            return list[str]
-        if self.is_flag:
-            return bool
-        kinds = {click.IntRange: int, click.FloatRange: float}
-        return next((one for type_, one in kinds.items() if isinstance(self.type, type_)), str)
+        given = self.declared.given
+        return list[str] if self.multiple else str if given is Path else given
+
+    def read(self, ctx: click.Context) -> Any:
+        """See `Declared.read`."""
+        assert self.name is not None
+        try:
+            return self.declared.read(ctx.params[self.name])
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, self) from error
 
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> Any:
         """See `click.Option`. `--set` counts as the flag that it stands for."""
@@ -119,9 +250,94 @@ class Setting(click.Option):
         return f"--set {self.key}" if self.is_seldom_set else hint
 
 
-def setting(*declarations: str, key: str, **attributes: Any) -> Callable[[CommandT], CommandT]:
-    """Adds a `Setting` to a command, as `click.option` adds an option."""
-    return click.option(*declarations, cls=Setting, key=key, show_envvar=True, **attributes)
+def role_settings(part: type) -> Callable[[CommandT], CommandT]:
+    """Adds all settings of a role to its command, which gets them as one object, `settings`."""
+    return _with_settings(part, "settings", lambda context: made_settings(part, context))
+
+
+def part_settings(
+    part: type, name: str, *, required: bool = True, without: Collection[str] = ()
+) -> Callable[[CommandT], CommandT]:
+    """Adds the settings of one part to a command, which gets them as one object of this name.
+
+    Args:
+        required: False for a command that gets None where it is not given what the part needs.
+        without: keys that the command has not.
+    """
+
+    def make(context: click.Context) -> Any:
+        with _shown_with_usage():
+            return made_settings(part, context)
+
+    return _with_settings(part, name, make, required=required, without=without)
+
+
+def made_settings(part: type[T], context: click.Context) -> T:
+    """A part by the options of a command.
+
+    Raises:
+        ConfigurationError, click.UsageError: they cannot be used.
+    """
+    own = {one.setting.key for one, _ in declared(part)}
+    options = [one for one in context.command.params if isinstance(one, SettingOption)]
+    made: T = _made(part, {one.key: one.read(context) for one in options if one.key in own})
+    return made
+
+
+def _with_settings(
+    part: type,
+    name: str,
+    make: Callable[[click.Context], Any],
+    *,
+    required: bool = True,
+    without: Collection[str] = (),
+) -> Callable[[CommandT], CommandT]:
+    found = {one.setting.key: (one, needed) for one, needed in declared(part, is_needed=required)}
+    options = [
+        _option(one, _parameter(key), needed)
+        for key, (one, needed) in found.items()
+        if key not in without
+    ]
+
+    def decorate(command: CommandT) -> CommandT:
+        @wraps(command)
+        def run(*args: Any, **given: Any) -> Any:
+            others = {name: value for name, value in given.items() if name not in parameters}
+            return command(*args, **others, **{name: make(click.get_current_context())})
+
+        parameters = {_parameter(key) for key in found}
+        return reduce(lambda done, option: option(done), reversed(options), run)  # type: ignore[return-value]
+
+    return decorate
+
+
+def setting_option(setting: Setting, kind: type, name: str) -> Callable[[CommandT], CommandT]:
+    """The option of one setting, for a command that gets its value by this name."""
+    return _option(Declared(name, setting, kind, None, is_required=False), name)
+
+
+def _option(one: Declared, name: str, required: bool = False) -> Callable[[CommandT], CommandT]:
+    setting, default = one.setting, one.option_default
+    return click.option(
+        setting.option,
+        name,
+        cls=SettingOption,
+        declared=one,
+        type=one.type,
+        required=required,
+        **({} if default is None else {"default": default}),  # click takes None for a default
+        show_default=default not in (None, "", False),
+        is_flag=one.kind is bool,
+        multiple=one.given == tuple[str, ...],
+        metavar=setting.metavar or None,
+        envvar=setting.environment,
+        show_envvar=True,
+        help=setting.help,
+    )
+
+
+def _parameter(key: str) -> str:
+    return key.replace(".", "_")
 
 
 class RoleCommand(click.Command):
@@ -131,18 +347,18 @@ class RoleCommand(click.Command):
         super().__init__(*args, **attributes)
         self.params = [_settings_option(), _set_option(), *self.params]
         for one in self.params:
-            if isinstance(one, Setting) and one.is_seldom_set:
+            if isinstance(one, SettingOption) and one.is_seldom_set:
                 one.hidden = True
         self.epilog = (
             f"What is set seldom is a key of {FILE_NAME}: `reprise config show {self.name}` lists"
             " all of them, what is in force, and where that comes from."
         )
 
-    def settings(self) -> list[Setting]:
+    def settings(self) -> list[SettingOption]:
         """All that it has."""
-        return [one for one in self.params if isinstance(one, Setting)]
+        return [one for one in self.params if isinstance(one, SettingOption)]
 
-    def known_settings(self) -> Iterable[Setting]:
+    def known_settings(self) -> Iterable[SettingOption]:
         """Those that the file may have: of all roles."""
         return self.settings()
 
@@ -225,11 +441,10 @@ def _meant(key: str, known: Iterable[str]) -> str:
     return f". Did you mean {close[0]}?" if close else ""
 
 
-def read_settings(path: Path, known: Iterable[Setting]) -> dict[str, Any]:
+def read_settings(path: Path, known: Iterable[SettingOption]) -> dict[str, Any]:
     """The values of a file, by key.
 
     Args:
-        path: of the file.
         known: what it may have.
 
     Raises:

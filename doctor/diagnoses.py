@@ -7,7 +7,7 @@ type. It says nothing where it does not know.
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from doctor.diagnosis import Diagnosis, Look
+from doctor.diagnosis import Diagnosis, Look, follows
 from doctor.document import Code, Finding
 from doctor.engine_statements import SAID
 from doctor.examination import Patient
@@ -32,6 +32,10 @@ _CAUSES: Final[Mapping[Code, tuple[Code, ...]]] = {
     Code.MATCHES_MORE: (
         *(Code.PREFIX_CACHING_OFF, Code.ASLEEP, Code.RANKS),
         *(Code.NEVER_REMOVES, Code.LOST_BATCHES, Code.PARTIAL_REUSE, Code.ATTENTION_ONLY),
+        *(Code.GROUPS_UNKNOWN, Code.DROPS_UNSAID),
+    ),
+    Code.OUTCOMES_DIFFER: (
+        *(Code.RANKS, Code.BLOCK_SIZE, Code.PREFIX_CACHING_OFF, Code.ASLEEP, Code.NEVER_REMOVES),
     ),
 }
 """What explains a finding, where it was found, too."""
@@ -68,16 +72,16 @@ def _following(one: Diagnosis, causes: Mapping[Code, Diagnosis]) -> Diagnosis:
     cause = next((causes[code] for code in _CAUSES.get(one.code, ()) if code in causes), None)
     if cause is None:
         return one
-    words, code = one.cause.partition(" The likeliest cause:")[0].rstrip("."), cause.code.value
+    code = cause.code.value
     is_property = cause.is_property and one.code is Code.MATCHES_MORE
     return one._replace(
-        cause=f"{words}. This may well follow from `{code}`",
+        cause=follows(one.cause, code),
         remedy=f"see `{code}`" if is_property else f"mend `{code}` first, and look again",
         is_property=is_property,
     )
 
 
-class Found(NamedTuple):
+class InstanceFindings(NamedTuple):
     """What a look at an instance has shown.
 
     Attributes:
@@ -89,10 +93,10 @@ class Found(NamedTuple):
     notes: list[Finding]
 
 
-def diagnose(patient: Patient, now: float) -> Found:
+def diagnose(patient: Patient, now: float) -> InstanceFindings:
     """All that is known of one instance."""
     found = _told_apart([one for look in DIAGNOSES for one in look(patient, now)])
-    return Found(
+    return InstanceFindings(
         [_finding(patient, one) for one in found if not one.is_property],
         [_finding(patient, one) for one in found if one.is_property],
     )

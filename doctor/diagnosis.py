@@ -42,7 +42,7 @@ def is_settled(one: ServiceView, now: float) -> bool:
     not about to be followed.
     """
     _, reason, since = one.standing
-    is_begun = reason == Doubt.NOT_FOLLOWED and bool(one.acting[0])
+    is_begun = reason == Doubt.NOT_FOLLOWED and bool(one.activity[0])
     return since < now - DOCTOR_SETTLE_S and not is_begun
 
 
@@ -98,3 +98,9 @@ def register_again(patient: Patient, change: str) -> str:
     rank = patient.ranks[0].registration.dp_rank
     each = ", each rank," if len(patient.ranks) > 1 else ""
     return f"POST /unregister {named(patient, rank)}{each} and POST /register again with {change}"
+
+
+def follows(cause: str, code: str) -> str:
+    """The cause of a finding that may be explained by another one, of this code."""
+    words = cause.partition(" The likeliest cause:")[0].rstrip(".")
+    return words if code in words else f"{words}. This may well follow from `{code}`"

@@ -1,11 +1,12 @@
 """Makes the answer of `GET /doctor` of what was examined. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from doctor.diagnoses import diagnose
+from doctor.diagnosis import follows
 from doctor.document import (
     Code,
     DoctorDocument,
@@ -27,13 +28,13 @@ from query_api.unknown_scopes import BLOCK_SIZE, MODEL, SALT, TENANT, ScopeMisma
 from schemas.conditions import Condition, Part
 from schemas.engine_facts import EngineFacts
 from schemas.limits import STALE_RECORDS, STALE_S, TOKENIZE_WAIT_S
-from tokens.engine_questions import Unanswered
+from tokens.engine_questions import UnansweredModel
 from tokens.local_model import INSTALL_TEXT
 from tokens.prompt import NoTokens
 
 _SAID_OF_INSTANCES: Final = frozenset({Part.ENGINES, Part.OUTCOMES})
 _DISK: Final = "disk"
-_HELP: Final = {
+_HELP: Final[Mapping[str, str]] = {
     Part.KAFKA: "look whether the brokers are up, and whether this host reaches them",
     Part.RECOVERY: "wait: it reads its log; GET /ready says when it is done",
     Part.LOSS: "`reprise repair --data DIR` says what is damaged",
@@ -41,8 +42,17 @@ _HELP: Final = {
     Part.MEMORY: "look at memory.dir",
     Part.ENGINE_KEYS: "write the key that each of them wants (its `--api-key`) into the file of"
     " `engines.keys`, which is read again within a second",
+    Part.REQUESTS: "see what is found of these engines, and the log of each; one that answers again"
+    " is used again by itself",
     Part.TOKENS: "name the files that the engines serve in `tokens`, and start again",
 }
+
+
+_REGISTERED_OTHERWISE: Final[Mapping[str, Code]] = {
+    Code.ASKED_MODEL: Code.MODEL_NAME,
+    Code.ASKED_BLOCK_SIZE: Code.BLOCK_SIZE,
+}
+"""What is asked that nobody has, and what is wrong where an engine has it after all."""
 
 
 class _Words(NamedTuple):
@@ -80,7 +90,6 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
     """The answer. Cost O(instances).
 
     Args:
-        examined: the service.
         sees_all: whether every tenant may be shown, so that what is not there is known.
     """
     findings = [*_of_service(examined, sees_all=sees_all)]
@@ -91,6 +100,7 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
         findings += found.findings
         notes += found.notes
         instances.append(_examination(patient, found.findings))
+    findings = _causes_first(findings)
     health = examined.health
     return DoctorDocument(
         at=examined.at,
@@ -99,6 +109,35 @@ def doctor_document(examined: Examination, *, sees_all: bool = True) -> DoctorDo
         findings=findings,
         notes=notes,
         instances=instances,
+    )
+
+
+def _causes_first(findings: list[Finding]) -> list[Finding]:
+    """Where an engine is what was asked for, and is registered otherwise, the question is right: it
+    follows from the registration. So do other tokens that are found from a salt that nobody has.
+    """
+    causes = {(one.tenant_id, one.code, one.got): one for one in findings}
+    salts = {
+        (one.tenant_id, one.model_name): one for one in findings if one.code == Code.ASKED_SALT
+    }
+    first, following = [], []
+    for one in findings:
+        because = _REGISTERED_OTHERWISE.get(one.code)
+        cause = None if because is None else causes.get((one.tenant_id, because, one.got))
+        if one.code == Code.MATCHES_NOTHING:
+            cause = salts.get((one.tenant_id, one.model_name))
+        if cause is None:
+            first.append(one)
+        else:
+            following.append(_following(one, cause))
+    return first + following
+
+
+def _following(one: Finding, cause: Finding) -> Finding:
+    return msgspec.structs.replace(
+        one,
+        cause=follows(one.cause, cause.code),
+        remedy=f"mend `{cause.code}` first, and look again",
     )
 
 
@@ -142,8 +181,8 @@ def _of_unknown(one: tuple[UnknownScope, ScopeMismatch]) -> Finding:
         code=words.code.value,
         tenant_id=asked.scope.tenant_id,
         model_name=asked.scope.model_name,
-        cause=f"{asked.times} times it was asked for {words.noun} {shown}, which no engine has:"
-        " such answers are empty",
+        cause=f"{asked.times} times it was asked for {words.noun} {shown}, which no engine is"
+        " registered with: such answers are empty",
         expected=known,
         got=shown,
         remedy=words.remedy,
@@ -173,7 +212,7 @@ def _of_never_held(one: UnheldBlock) -> Finding:
     )
 
 
-def _of_unanswered(one: Unanswered) -> Finding:
+def _of_unanswered(one: UnansweredModel) -> Finding:
     return Finding(
         code=Code.TOKENS_LATE.value,
         tenant_id=one.tenant_id,
@@ -196,10 +235,10 @@ def _is_disk(condition: Condition) -> bool:
 
 def _of_disk(conditions: list[Condition]) -> Finding:
     """One disk is one finding, whatever cannot be written there."""
-    parts = ", ".join(one.part.value for one in conditions[1:])
+    parts = ", ".join(one.part for one in conditions[1:])
     return Finding(
         code=Code.DISK.value,
-        cause=f"{conditions[0].part.value}: {conditions[0].message.rstrip('.')}"
+        cause=f"{conditions[0].part}: {conditions[0].message.rstrip('.')}"
         + (f"; likewise: {parts}" if parts else "")
         + ". Answers are of what was known before, and what comes meanwhile is not written",
         remedy="free space on that disk, or mend it; the service goes on by itself then. What is"
@@ -211,7 +250,7 @@ def _of_disk(conditions: list[Condition]) -> Finding:
 def _of_condition(condition: Condition) -> Finding:
     return Finding(
         code=Code.CONDITION.value,
-        cause=f"{condition.part.value}: {condition.message}",
+        cause=f"{condition.part}: {condition.message}",
         got=condition.reason,
         remedy=_remedy_of(condition),
         since=condition.since,
@@ -277,7 +316,7 @@ def _rank(one: ServiceView) -> RankExamination:
         http_endpoint=registration.http_url,
         state=one.standing.state.value,
         reason=str(one.standing.reason),
-        activity=one.acting[0],
+        activity=one.activity[0],
         incarnation=one.state.incarnation,
         received=one.state.sequence,
         left_out=dict(one.state.uncounted),

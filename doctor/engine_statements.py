@@ -7,6 +7,7 @@ from doctor.diagnosis import Diagnosis, ranks_of, register_again, switch_on
 from doctor.document import Code
 from doctor.examination import Patient, clock_of, facts_of
 from query_api.ports import ServiceView
+from schemas.answer_states import Doubt
 from schemas.engine_facts import EngineFacts
 
 
@@ -19,7 +20,6 @@ class _Fault(NamedTuple):
     """What an engine says of its settings that is wrong whatever else is known.
 
     Attributes:
-        code: of the diagnosis.
         holds: whether the engine says so.
         cause, expected, got: see `Diagnosis`.
         remedy: the same, of a rank whose engine says so.
@@ -81,8 +81,9 @@ def _faults(patient: Patient, now: float) -> Iterator[Diagnosis]:
 def _model_name(patient: Patient, now: float) -> Iterator[Diagnosis]:
     registered = patient.stream.model_name
     others = _those(patient, lambda facts: bool(facts.models) and registered not in facts.models)
-    if not others or patient.served.decisions:  # a name of the router's own, which it asks for
-        return
+    is_changed = any(one.standing.reason == Doubt.MODEL_CHANGED for one in others)
+    if not others or (patient.served.decisions and not is_changed):
+        return  # a name of the router's own, which it asks for
     facts = facts_of(others[0])
     assert facts is not None
     names = ", ".join(facts.models)

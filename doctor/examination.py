@@ -6,7 +6,6 @@ from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
 
-from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.document import AskedExamination
 from query_api.ports import Health, ServiceView, View
 from query_api.unknown_scopes import ScopeMismatch, UnknownScope, UnknownScopes
@@ -22,12 +21,13 @@ from schemas.identities import (
     StreamKey,
     is_hidden,
 )
+from schemas.limits import OUTCOMES_MIN
 from schemas.registration import Registration
 from schemas.routing_records import DecidedScope, Target
 from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
-from tokens.engine_questions import Unanswered
+from tokens.engine_questions import UnansweredModel
 
 DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
 DOCTOR_ENTRIES_MAX: Final = 65_536  # that are looked at of a context, to tell its tiers apart
@@ -46,13 +46,13 @@ class Patient(NamedTuple):
     """One instance with one model.
 
     Attributes:
-        stream: of its records.
         ranks: its publishers, by rising rank.
         entries: blocks that the index has of it, over all ranks.
         on_gpu: which share of them is on its GPUs; looks at all of them.
         capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
         ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
         unknown_adapters: of which a pool has blocks, and nothing says whether it has loaded them.
+        adapters: of which it has blocks itself, sorted.
         recent: what the latest outcomes say, as many as are needed to judge by.
         unsaid: its latest answers at the gateway that did not say what it found in its cache,
             though something was promised; 0 where that is no pattern.
@@ -65,6 +65,7 @@ class Patient(NamedTuple):
     capacity_blocks: int
     ranks_at_url: frozenset[int]
     unknown_adapters: tuple[str, ...]
+    adapters: tuple[str, ...]
     recent: RecentTotals
     unsaid: int = 0
 
@@ -86,7 +87,7 @@ class Patient(NamedTuple):
     @property
     def is_judged(self) -> bool:
         """Whether there are as many outcomes as a finding needs."""
-        return self.served.reported >= DOCTOR_OUTCOMES_MIN
+        return self.served.reported >= OUTCOMES_MIN
 
     @property
     def asked(self) -> AskedExamination:
@@ -107,7 +108,6 @@ class UnheldBlock(NamedTuple):
     """A first block that prompts have again and again, and no engine ever.
 
     Attributes:
-        scope: of the prompts.
         asked: how many had it.
         found_nothing: of these, those that were sent where an earlier one was, and of which the
             engine said that it found nothing.
@@ -127,7 +127,6 @@ class Examination(NamedTuple):
 
     Attributes:
         at: Unix seconds.
-        health: of the service.
         patients: by tenant, model and instance.
         unknown: what was asked that nobody has, and why nobody does; the latest first.
         never_held: of each scope at most one, by scope.
@@ -139,7 +138,7 @@ class Examination(NamedTuple):
     patients: list[Patient]
     unknown: list[tuple[UnknownScope, ScopeMismatch]]
     never_held: list[UnheldBlock]
-    unanswered: Sequence[Unanswered] = ()
+    unanswered: Sequence[UnansweredModel] = ()
 
 
 def examine(
@@ -149,13 +148,12 @@ def examine(
     admits: Callable[[str], bool] = lambda tenant_id: True,
     unknown: UnknownScopes | None = None,
     unsaid: Mapping[str, int] = NOTHING_UNSAID,
-    unanswered: Sequence[Unanswered] = (),
+    unanswered: Sequence[UnansweredModel] = (),
 ) -> Examination:
     """All that may be shown. Cost O(publishers + contexts + rows of promises), and O(publishers)
     for each adapter that a pool has blocks of; may run in a thread.
 
     Args:
-        view: of the service.
         router: likewise; None where it decides nothing.
         now: Unix seconds.
         admits: whether a tenant may be shown.
@@ -184,6 +182,7 @@ def examine(
             _capacity_blocks(ranks, capacities),
             frozenset(at_url.get(ranks[0].registration.http_url, ())),
             tuple(adapters.get(stream, ())),
+            _adapters(entries.get(stream, ())),
             served.get(
                 ServedInstance(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED
             ),
@@ -212,9 +211,7 @@ def served_by(router: Router | None, now: float) -> Mapping[ServedInstance, Rece
     if router is None:
         return {}
     since = now - DOCTOR_OUTCOMES_S
-    return router.folded.read_all(
-        lambda fold: fold.observations.totals.latest(DOCTOR_OUTCOMES_MIN, since)
-    )
+    return router.folded.read_all(lambda fold: fold.observations.totals.latest(OUTCOMES_MIN, since))
 
 
 def _never_held(
@@ -239,7 +236,7 @@ def _never_held(
                 admits(scope.tenant_id)
                 and one.blocks == 1
                 and one.last_asked > now - DOCTOR_OUTCOMES_S
-                and one.checked >= DOCTOR_OUTCOMES_MIN
+                and one.checked >= OUTCOMES_MIN
                 and not one.confirmed
                 and entries[scope]
                 and not _is_held(kernel, scope, one.prefix)
@@ -295,6 +292,11 @@ def _entries(kernel: ReadOnlyKernel) -> dict[StreamKey, _Contexts]:
             continue
         found.setdefault(context.stream, []).append((context, view.entries))
     return found
+
+
+def _adapters(contexts: Iterable[tuple[ModelContext, int]]) -> tuple[str, ...]:
+    """Those of which there are entries, sorted."""
+    return tuple(sorted({context.lora_name for context, entries in contexts if entries} - {""}))
 
 
 def gpu_share(kernel: ReadOnlyKernel, contexts: Iterable[tuple[ModelContext, int]]) -> float:

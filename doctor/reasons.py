@@ -12,7 +12,6 @@ class Reason(NamedTuple):
 
     Attributes:
         expected: what would have been used.
-        remedy: what to do.
     """
 
     expected: str
@@ -51,7 +50,6 @@ REASONS: Final[Mapping[str, Reason]] = MappingProxyType(
         "inbox_full": Reason("no more than the bridge can take in time", _FULL),
         "held_full": Reason("no more than can wait while the engine replays", _FULL),
         "earlier_incarnation": Reason("batches of the engine's present process", _BEGIN),
-        "unregistered": Reason("a registered publisher", "POST /register it"),
         "replay_differs": Reason(
             "the same batches live and from the replay socket",
             "register the engine's and rank's own `replay_endpoint`",
@@ -97,6 +95,12 @@ REASONS: Final[Mapping[str, Reason]] = MappingProxyType(
             "as many adapters as the bound allows", "unregister it, and register it again"
         ),
         "too_many_blocks": Reason("an event within the bound", _SIZE),
+        "other_stream": Reason(
+            "objects of the registered model, tenant and block size",
+            "where that is its model, and clients call it otherwise: register the pool with"
+            ' `"labels": {"model_in_keys": ...}`; a store that other models share has this until'
+            " an engine of the registered model stores something",
+        ),
         # Of blocks
         "unknown_parent": Reason("a parent that was announced before, or `null`", _PARENT),
         "unresolved": Reason(

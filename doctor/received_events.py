@@ -1,7 +1,7 @@
 """What is wrong by what comes of an instance's publishers, or does not. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -46,6 +46,10 @@ _BINDS: Final = (
 )
 
 
+_AT_ONCE: Final = """ (`"replace": true`; it is so at once, and no block is forgotten)"""
+"""Of a registration that `restates` the one that is there."""
+
+
 class _Words(NamedTuple):
     """Of a doubt that does not pass by itself."""
 
@@ -81,6 +85,13 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " stands there",
             "register the engine's own address as `http_endpoint`",
         ),
+        Doubt.NO_REPLAY: _Words(
+            Code.NO_REPLAY,
+            "its link was down, or this service was, and it has no `replay_endpoint` to be asked"
+            " at: it may have restarted meanwhile",
+            "start vLLM with `replay_endpoint` in its --kv-events-config, and register that; or"
+            " clear its cache",
+        ),
         Doubt.REPLAY_SILENT: _Words(
             Code.REPLAY,
             "its replay socket does not answer: nothing listens at `replay_endpoint`",
@@ -105,9 +116,11 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         Doubt.COPIES_UNKNOWN: _Words(
             Code.REPORT_MODE,
             "it has removed blocks that it had announced more often: copies, some of which are"
-            " left, or reports of hits (kv_cache_report_mode=full)",
+            " left, or reports of hits (kv_cache_report_mode=full). Of a worker of LMCache: chunks"
+            " of other request tags, or layers, which have one name",
             "unregister it, and register it again with the `kv_cache_report_mode` that its requests"
-            " ask for, `incremental` where none does; SGLang with LMCache or FlexKV with `full`",
+            " ask for, `incremental` where none does; SGLang with LMCache or FlexKV with `full`. Of"
+            " a worker it ends as the others of these are evicted, or stored again",
         ),
         Doubt.OBJECTS_WAIT: _Words(
             Code.OBJECTS_WAIT,
@@ -137,11 +150,13 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         ),
         Doubt.NEVER_REMOVED: _Words(
             Code.NEVER_REMOVED,
-            "it says by their tokens which blocks it stores on CPU or DISK, and has never said that"
-            " one is gone from there: the connectors of LMCache and Mooncake within vLLM do not",
+            "it says which blocks it stores on a tier beside its GPU, and has never said that one"
+            " is gone from there: the connectors of LMCache and Mooncake within vLLM do not, nor"
+            " its tiers of files and objects. What goes from STORAGE or DISK without an owner, or"
+            " from the CPU of an engine behind Dynamo, tells nothing of what such a one has beside",
             "register it with `kv_offloading` `native`, where vLLM's own offloading keeps them,"
-            " which says what is gone; it ends by itself with the first such event. Of other"
-            " connectors switch their events off, and follow their pool itself",
+            f" which says what is gone{_AT_ONCE}. Of connectors, and of files and objects, switch"
+            " the events off, and follow the pool itself",
         ),
         Doubt.CHUNKS_UNKNOWN: _Words(
             Code.CHUNKS_UNKNOWN,
@@ -151,6 +166,14 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " names each block of a chunk. Where it keeps each block by itself this ends as it"
             " offloads the beginning of a prompt: send it one that it has not seen",
         ),
+        Doubt.CHUNKS_DIFFER: _Words(
+            Code.CHUNKS_DIFFER,
+            "it has blocks on other tiers than its GPU in another size than it is registered with,"
+            " as connectors do that keep several as one chunk (LMCache: 256 tokens by default): no"
+            " answer counts these. What it has on its GPU is counted",
+            "give the connector the engine's block size (LMCache: `chunk_size`), or switch its"
+            " events off, and follow its pool itself; then clear the engine or restart it",
+        ),
         Doubt.POOL_CLEARED: _Words(
             Code.POOL_CLEARED,
             "it had stored blocks in a pool that all instances of the model read, and has cleared"
@@ -158,6 +181,15 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             " them",
             "empty the pool, unregister the engine, and register it again: the other instances of"
             " the model are `unconfirmed` by it, too",
+        ),
+        Doubt.LENDER_GONE: _Words(
+            Code.LENDER_GONE,
+            "it is a pool, and an instance of its model has ended or restarted since its master"
+            " began: what lay in memory that this process had lent is gone, and a master of"
+            " Mooncake's main branch does not say so. Answers count it",
+            "restart the master, which empties the pool; where no engine lends it memory, or its"
+            " master says of every object that it is gone, register the pool with `kv_offloading`"
+            f" `native`{_AT_ONCE}",
         ),
         Doubt.POOL_REMOVED: _Words(
             Code.POOL_REMOVED,
@@ -177,11 +209,42 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         ),
         Doubt.PARTIAL_REUSE: _Words(
             Code.PARTIAL_REUSE,
-            "TensorRT-LLM takes a block of which a prompt needs a part and writes over it, by"
-            " default, and no event says so: such blocks count until it restarts",
+            "TensorRT-LLM, which Dynamo may be in front of, takes a block of which a prompt needs a"
+            " part and writes over it, by default, and no event says so: such blocks count until it"
+            " restarts",
             "start it with `enable_partial_reuse: false` in its `kv_cache_config`, and register it"
-            " with `kv_partial_reuse` `none`; or route as before, and report `cached_tokens` to"
-            " POST /feedback, which shows how much less it reuses",
+            f" with `kv_partial_reuse` `none`{_AT_ONCE}, as any other engine behind Dynamo; or"
+            " route as before, and report `cached_tokens` to POST /feedback, which shows how much"
+            " less it reuses",
+        ),
+        Doubt.GROUPS_UNKNOWN: _Words(
+            Code.GROUPS_UNKNOWN,
+            "its events do not tell what cache groups its model has: Dynamo keeps back those of"
+            " sliding windows and recurrent states, and which of several groups of full attention"
+            " has a block. Of such a model it may reuse less than an answer says, or nothing",
+            "register it with `kv_cache_groups` `one`, where the model has one group, of full"
+            f" attention{_AT_ONCE}; of an engine behind Dynamo that reuses no block in part"
+            " (vLLM, SGLang) say `kv_partial_reuse` `none`, too; else register vLLM's own socket,"
+            " with the type vLLM, or route as before, and report `cached_tokens` to POST /feedback",
+        ),
+        Doubt.DROPS_UNSAID: _Words(
+            Code.DROPS_UNSAID,
+            "it may lose objects and says nothing of that: a Mooncake master what it evicts"
+            " (0.3.14), what it removes for RemoveAll and the like, and what lay in the memory of a"
+            " client that ended, or did not ping it in time; a server of LMCache events that find"
+            " no place in its bus",
+            "register the pool with `kv_offloading` `native`, where its master says what it evicts,"
+            " engines lend it no memory, nothing is removed in bulk, and `client_live_ttl_sec`"
+            f" outlasts each fault of the network{_AT_ONCE}; of LMCache's topic say `says_all` of"
+            " the model, where its bus is never full; else route as before",
+        ),
+        Doubt.OUTCOMES_DIFFER: _Words(
+            Code.OUTCOMES_DIFFER,
+            "the last outcomes that tested `exact` answers contradicted them: engines found more or"
+            " less in their caches than was said, and no event tells why. Of a pool, what they"
+            " should have found there",
+            f"look for what its release does not publish (docs/fail.md, Limits); then {CLEAR}. It"
+            " ends once 20 outcomes agree, or as the engine is registered again",
         ),
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
@@ -287,16 +350,35 @@ def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
         )
 
 
+def _named(adapters: Sequence[str]) -> str:
+    some, more = ", ".join(adapters[:ADAPTERS_NAMED_MAX]), len(adapters) - ADAPTERS_NAMED_MAX
+    return f"{some}{f' and {more} more' if more > 0 else ''}"
+
+
+def _adapter_reloaded(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    if patient.adapters and any(one.registration.reloads_adapters for one in patient.ranks):
+        yield Diagnosis(
+            Code.ADAPTER_RELOADED,
+            "SGLang that loads an adapter again finds none of the blocks that it has under it, and"
+            " no event says so, so answers about adapters are `unconfirmed`, those about the base"
+            f" model are not: {_named(patient.adapters)}",
+            "where no adapter is loaded again under its name (--max-loaded-loras has room for all,"
+            " and no POST /load_lora_adapter names one that was there), register it with"
+            f" `lora_reload` `none`{_AT_ONCE}; else route as before",
+            expected="`lora_reload` `none`",
+            got="blocks under adapters",
+            is_property=True,
+        )
+
+
 def _adapter_unknown(patient: Patient, now: float) -> Iterator[Diagnosis]:
     names = patient.unknown_adapters
     if names:
-        some = ", ".join(names[:ADAPTERS_NAMED_MAX])
-        more = len(names) - ADAPTERS_NAMED_MAX
         yield Diagnosis(
             Code.ADAPTER_UNKNOWN,
             "a pool has blocks under adapters of which nothing says whether it has loaded them, so"
             " answers about these are `unconfirmed`, and count nothing of the pool for it:"
-            f" {some}{f' and {more} more' if more > 0 else ''}",
+            f" {_named(names)}",
             "let it serve the adapter once, or register it with that `lora_name` where it serves no"
             " other",
             expected="a `lora_name`, or blocks of its own under the adapter",
@@ -374,7 +456,7 @@ def _lost_batches(patient: Patient, now: float) -> Iterator[Diagnosis]:
 
 
 def _is_down(one: ServiceView, now: float) -> bool:
-    activity, since = one.acting
+    activity, since = one.activity
     if one.standing.reason == Doubt.NO_ENDPOINT:  # said as such
         return False
     return activity == Activity.DISCONNECTED and 0 < since < now - UNREACHED_S
@@ -395,7 +477,7 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
             again if trouble else start,
             expected=endpoints_of(never),
             got=trouble or "no answer",
-            since=min(one.acting[1] for one in never),
+            since=min(one.activity[1] for one in never),
             ranks=ranks_of(never),
         )
     gone = [one for one in down if one not in never]
@@ -407,7 +489,7 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f" {named(patient, gone[0].registration.dp_rank)}, where it is gone for good",
             expected=endpoints_of(gone),
             got="no answer",
-            since=min(one.acting[1] for one in gone),
+            since=min(one.activity[1] for one in gone),
             ranks=ranks_of(gone),
         )
 
@@ -464,13 +546,27 @@ def _dead_replay(patient: Patient, now: float) -> Iterator[Diagnosis]:
         )
 
 
+_OF_LMCACHE: Final = _Words(
+    Code.NEVER_REMOVED,
+    "it is registered with `kv_offloading` `lmcache`: LMCache does not say all that its server has"
+    " lost, or what others have stored there, so answers may count blocks that are gone",
+    "none is needed: it does not end. Route as before, and report `cached_tokens` to POST"
+    " /feedback, which shows how much less it reuses",
+)
+
+
 def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
     by_reason: dict[str, list[ServiceView]] = {}
     for one in patient.ranks:
-        if one.registration.has_events and is_settled(one, now) and not _is_said(one):
+        if one.registration.has_events and is_settled(one, now) and not _is_said(patient, one):
             by_reason.setdefault(str(one.standing.reason), []).append(one)
     for reason, ranks in sorted(by_reason.items()):
-        words = _DOUBTS.get(reason)
+        words, said = _DOUBTS.get(reason), [one.registration for one in ranks]
+        is_said = reason == Doubt.NO_REPLAY or (
+            reason == Doubt.GROUPS_UNKNOWN and all(one.kv_cache_groups == "several" for one in said)
+        )
+        if reason == Doubt.NEVER_REMOVED and all(one.kv_offloading == "lmcache" for one in said):
+            words, is_said = _OF_LMCACHE, True
         if words is not None:
             since = min(one.standing.since for one in ranks)
             yield Diagnosis(
@@ -480,11 +576,14 @@ def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 got=reason,
                 since=since,
                 ranks=ranks_of(ranks),
+                is_property=is_said,
             )
 
 
-def _is_said(one: ServiceView) -> bool:
+def _is_said(patient: Patient, one: ServiceView) -> bool:
     """Whether its doubt is another finding."""
+    if one.standing.reason == Doubt.OUTCOMES_DIFFER:
+        return patient.recent.contradict
     return one.standing.reason == Doubt.REPLAY_SILENT and troubles_of(one).has_dead_replay
 
 
@@ -494,7 +593,7 @@ def _no_events(patient: Patient, now: float) -> Iterator[Diagnosis]:
         for one in patient.ranks
         if one.registration.has_events
         and not has_published(one)
-        and one.acting[0] in (Activity.SILENT, Activity.ACTIVE)
+        and one.activity[0] in (Activity.SILENT, Activity.ACTIVE)
     ]
     if silent and patient.is_judged:
         yield Diagnosis(
@@ -533,6 +632,7 @@ RECEIVED: Final = (
     _left_out,
     _attention_only,
     _adapter_unknown,
+    _adapter_reloaded,
     _lost_batches,
     _unreached,
     _no_engine,

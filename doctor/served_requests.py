@@ -1,66 +1,27 @@
 """What is wrong by what outcomes say: the silent zero, and its likeliest cause. Pure."""
 
 from collections.abc import Iterator
-from typing import Final
 
-from doctor.bounds import DOCTOR_OUTCOMES_MIN
 from doctor.diagnosis import CLEAR, Diagnosis, has_published, switch_on
 from doctor.document import Code
 from doctor.examination import Patient
-from routing.observed.promise_totals import RecentTotals, Totals
-
-DOCTOR_SHARE: Final = 0.1  # of the tokens of prompts: matches that are wrong by less are right
-
-
-def may_be_contradicted(recent: RecentTotals) -> bool:
-    """Whether enough outcomes say that an instance holds more or less than it was said to, as far
-    as that can be told without the instance.
-    """
-    is_judged = recent.totals.reported >= DOCTOR_OUTCOMES_MIN
-    return is_judged and (_finds_more(recent) or _misses(recent.totals))
+from schemas.answer_states import Doubt
 
 
 def is_contradicted(patient: Patient) -> bool:
     """Whether enough outcomes say so of this one: of who publishes no events, only decisions say
     what it holds.
     """
-    recent = patient.recent
-    return may_be_contradicted(recent) and (patient.has_events or _is_surprised(recent.totals))
-
-
-def _is_surprised(served: Totals) -> bool:
-    return served.unpromised > DOCTOR_SHARE * served.prompt or _misses(served)
-
-
-def _finds_more(recent: RecentTotals) -> bool:
-    """What only decisions said is promised, too; so it can hide that the index has nothing. But
-    that is so of each burst of new prompts, which are not indexed yet: in one minute it says
-    nothing.
-    """
-    served, minutes = recent
-    if served.unpromised > DOCTOR_SHARE * served.prompt:
-        return True
-    return minutes > 1 and _is_nothing(served) and served.actual > DOCTOR_SHARE * served.prompt
-
-
-def _is_nothing(served: Totals) -> bool:
-    return served.promised == served.predicted
-
-
-def _misses(served: Totals) -> bool:
-    return _missing(served) > DOCTOR_SHARE * served.prompt
-
-
-def _missing(served: Totals) -> int:
-    """Tokens that the index promised, and the engine did not find."""
-    return served.index - served.not_predicted
+    served = patient.served
+    is_sure = patient.has_events or served.has_surprises or served.has_misses
+    return patient.recent.contradict and is_sure
 
 
 def likeliest_cause(patient: Patient) -> tuple[Code, str]:
     """Of an instance that is contradicted: how, and why."""
-    if not _finds_more(patient.recent):
+    if not patient.recent.find_more:
         return Code.MATCHES_MORE, _more(patient)[0]
-    code = Code.MATCHES_NOTHING if _is_nothing(patient.served) else Code.MATCHES_LESS
+    code = Code.MATCHES_NOTHING if patient.served.is_nothing else Code.MATCHES_LESS
     return code, _less(patient)[0]
 
 
@@ -69,9 +30,9 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
     served = patient.served
     if not is_contradicted(patient):
         return
-    if _finds_more(patient.recent):
+    if patient.recent.find_more:
         code, cause = likeliest_cause(patient)
-        promised = 0 if _is_nothing(served) else served.actual - served.unpromised
+        promised = 0 if served.is_nothing else served.actual - served.unpromised
         more = _percent(served.actual - promised, served.prompt)
         yield Diagnosis(
             code,
@@ -82,9 +43,9 @@ def outcomes(patient: Patient, now: float) -> Iterator[Diagnosis]:
             f"{promised} cached tokens",
             f"{served.actual} cached tokens",
         )
-    if _misses(served):
+    if served.has_misses:
         cause, remedy = _more(patient)
-        promised, missing = served.promised - served.predicted, _missing(served)
+        promised, missing = served.promised - served.predicted, served.missing
         yield Diagnosis(
             Code.MATCHES_MORE,
             f"of the last {served.reported} requests that it served,"
@@ -136,7 +97,7 @@ def _less(patient: Patient) -> tuple[str, str]:
             " number of them. The chat template or the tokenizer differs",
             "tokenize as the engine does: vLLM's and SGLang's POST /tokenize of the same messages",
         )
-    if _is_nothing(served):
+    if served.is_nothing:
         return (
             "the prompts differ from what it announces from the first block on: its requests have"
             " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"
@@ -158,6 +119,12 @@ def _more(patient: Patient) -> tuple[str, str]:
     served = patient.served
     if any(one.state.degraded_since is not None for one in patient.ranks):
         return "batches of it are lost, with the removals that they had", CLEAR
+    if _may_reload(patient):
+        return (
+            "adapters were loaded again, which finds none of their blocks: no answer was `exact`"
+            " that tested this",
+            "see `adapter_reloaded`",
+        )
     if not served.actual:
         return (
             "it uses no cached prefix at all: prefix caching is switched off, it was put to sleep"
@@ -173,6 +140,17 @@ def _more(patient: Patient) -> tuple[str, str]:
             " or spread its sessions",
         )
     return "answers were not `exact`", "see docs/routing.md, `lost.index`"
+
+
+def _may_reload(patient: Patient) -> bool:
+    """Whether it has blocks under adapters, of which alone outcomes found less: those that tested
+    what is sure of it do not contradict that.
+    """
+    ranks = patient.ranks
+    return bool(patient.adapters) and any(
+        one.registration.reloads_adapters and one.standing.reason != Doubt.OUTCOMES_DIFFER
+        for one in ranks
+    )
 
 
 def _percent(part: int, whole: int) -> str:

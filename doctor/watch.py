@@ -14,7 +14,7 @@ from typing import Final
 
 from doctor.document import Code
 from doctor.examination import examine, served_by
-from doctor.served_requests import is_contradicted, likeliest_cause, may_be_contradicted
+from doctor.served_requests import is_contradicted, likeliest_cause
 from query_api.ports import View
 from routing.decisions.router import Router
 from schemas.clock import REAL_CLOCK
@@ -30,8 +30,6 @@ class OutcomeWatch:
     """See the module.
 
     Args:
-        view, router: of the service.
-        conditions: of its role.
         on_fault: counts an unexpected error; the next look goes on.
         clock: Unix seconds.
     """
@@ -78,7 +76,7 @@ class OutcomeWatch:
         instance is contradicted, as `examine`.
         """
         now = self._clock()
-        if not any(map(may_be_contradicted, served_by(self._router, now).values())):
+        if not any(one.contradict for one in served_by(self._router, now).values()):
             self._conditions.clear(Part.OUTCOMES)
             return
         patients = examine(self._view, self._router, now).patients

@@ -1,7 +1,6 @@
 """An OpenAI-compatible endpoint in front of the engines.
 
     settings.py    where it listens, and for which engines
-    options.py     the same, as flags and keys of `reprise.toml`
     endpoint.py    the ASGI application: paths, keys, bodies, errors
     paths.py       which paths are passed on to engines
     requests.py    what of a client's request is read; all else is passed on as it came

@@ -34,7 +34,6 @@ class CacheReports:
         """An engine has answered with its count of tokens.
 
         Args:
-            target: the engine.
             promised: tokens that it was said to hold.
             cached: those that it says it found; None: it does not say it.
         """

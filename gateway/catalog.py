@@ -38,7 +38,6 @@ class Catalog:
     """See the module.
 
     Args:
-        fleet: the engines.
         names: takes what they say.
 
     Attributes:

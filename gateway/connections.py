@@ -21,7 +21,7 @@ GATEWAY_INTERIM_MAX: Final = 10  # answers 1xx before the answer: kind="broken"
 _SWITCHES: Final = 101
 
 
-class Sent:
+class SentRequest:
     """How far one request came.
 
     Attributes:
@@ -34,7 +34,7 @@ class Sent:
         self.is_reused = False
 
 
-SENT: Final[ContextVar[Sent]] = ContextVar("sent")
+SENT: Final[ContextVar[SentRequest]] = ContextVar("sent")
 """Of the request that this task sends. aiohttp's own way, its tracing, costs each request more."""
 
 

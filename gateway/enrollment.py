@@ -2,7 +2,8 @@
 registered as that. Asyncio; one loop.
 
 An engine is asked again and again: another process may have its address by then, with another model
-or with events switched on. What it lacks is said once, with the flag of the engine that helps.
+or with events switched on; and at once when its link or its process is seen to be another. What it
+lacks is said once, with the flag of the engine that helps.
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+import msgspec
 
 from bridge.engine_http.address import read_base_url
 from bridge.engine_http.client import NoAnswerError
@@ -30,6 +33,7 @@ from schemas.troubles import shortened
 
 ENROLL_AGAIN_S: Final = 30.0  # how often an engine is asked whether it is still the same
 ENROLL_RETRY_S: Final = 2.0  # how often one is asked that does not answer, or could not be written
+ENROLL_LOOK_S: Final = 1.0  # between two looks whether links or processes are others
 
 BLOCK_SIZE: Final = 16
 """Of an engine that does not say it; it has no part in the index then."""
@@ -66,7 +70,7 @@ class EngineState(StrEnum):
     """It is registered, and its events are followed."""
 
 
-class Enrolled(NamedTuple):
+class EnrolledEngine(NamedTuple):
     """One of them.
 
     Attributes:
@@ -78,7 +82,7 @@ class Enrolled(NamedTuple):
     lacks: str = ""
 
 
-class _Answered(NamedTuple):
+class _EngineAnswer(NamedTuple):
     kind: PublisherKind
     facts: EngineFacts
 
@@ -90,7 +94,6 @@ class Enrollment:
         engines: base URLs.
         view: knows who is registered.
         registry: takes the registrations.
-        http: asks.
         retry_s: see ENROLL_RETRY_S.
         again_s: see ENROLL_AGAIN_S.
 
@@ -114,16 +117,35 @@ class Enrollment:
         self._http = http
         self._retry_s = retry_s
         self._again_s = again_s
-        self._known = {url: Enrolled(url, EngineState.ASKED) for url in engines}
+        self._known = {url: EnrolledEngine(url, EngineState.ASKED) for url in engines}
+        self._changed = {url: asyncio.Event() for url in engines}
+        self._lives: dict[str, list[tuple[int, bool | None]]] = {}
 
     @property
-    def engines(self) -> list[Enrolled]:
+    def engines(self) -> list[EnrolledEngine]:
         """All of them, in the order in which they were named."""
         return list(self._known.values())
 
     async def run(self) -> None:
         """Asks until it is cancelled."""
-        await asyncio.gather(*map(self._enroll, list(self._known)))
+        await asyncio.gather(self._watch(), *map(self._enroll, list(self._known)))
+
+    async def _watch(self) -> None:
+        """What another process serves is not to be answered for long by what was registered."""
+        while True:
+            self.look()
+            await asyncio.sleep(ENROLL_LOOK_S)
+
+    def look(self) -> None:
+        """Has those asked at once whose link or process is another. Cost O(publishers)."""
+        lives: dict[str, list[tuple[int, bool | None]]] = {}
+        for one in self._view.services():
+            life = (one.state.incarnation, one.connected)
+            lives.setdefault(one.registration.http_url, []).append(life)
+        for base_url, changed in self._changed.items():
+            if lives.get(base_url) != self._lives.get(base_url):
+                changed.set()
+        self._lives = lives
 
     async def _enroll(self, base_url: str) -> None:
         while True:
@@ -132,17 +154,20 @@ class Enrollment:
                 await self.ask(base_url)
                 pause_s = self._again_s
             except NoAnswerError as error:
-                self._note(Enrolled(base_url, EngineState.SILENT, shortened(str(error))))
+                self._note(EnrolledEngine(base_url, EngineState.SILENT, shortened(str(error))))
             except NoEngineError as error:
-                self._note(Enrolled(base_url, EngineState.UNKNOWN, shortened(str(error))))
+                self._note(EnrolledEngine(base_url, EngineState.UNKNOWN, shortened(str(error))))
             except StorageError as error:  # it is not read yet, or cannot be written now
                 logger.debug("Cannot register %s yet: %s", base_url, error)
             except RepriseError as error:
-                self._note(Enrolled(base_url, EngineState.REFUSED, shortened(str(error))))
+                self._note(EnrolledEngine(base_url, EngineState.REFUSED, shortened(str(error))))
             except Exception:
                 self.faults += 1
                 logger.exception("Unexpected error while %s was asked; asking again", base_url)
-            await asyncio.sleep(pause_s)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._changed[base_url].wait()
+            self._changed[base_url].clear()
 
     async def ask(self, base_url: str) -> None:
         """Asks an engine what it is, and registers it.
@@ -155,8 +180,10 @@ class Enrollment:
         kind, facts = await self._answered(base_url)
         lacks = _lacks(kind, facts)
         follows = bool(facts.publishes and facts.block_size)
-        found = [
-            Registration(
+        known = {one.publisher: one for one in self._view.registered() if one.http_url == base_url}
+        found = []
+        for rank in (facts.ranks or (0,)) if follows else (0,):
+            said = Registration(
                 endpoint=base_url if follows else "",
                 kind=kind if follows else NO_EVENTS,
                 model_name=facts.models[0],
@@ -166,13 +193,12 @@ class Enrollment:
                 http_endpoint="" if follows else base_url,
                 kv_capacity_tokens=facts.blocks * facts.block_size,
             )
-            for rank in ((facts.ranks or (0,)) if follows else (0,))
-        ]
+            found.append(_with_words(said, known.get(said.publisher)))
         for one in found:
             await self._registry.register(one, replace=True)
         await self._forget_others(base_url, found)
         state = EngineState.FOLLOWED if follows else EngineState.BY_LOAD
-        self._note(Enrolled(base_url, state, lacks))
+        self._note(EnrolledEngine(base_url, state, lacks))
 
     async def _forget_others(self, base_url: str, found: list[Registration]) -> None:
         """What another process at that address was registered as."""
@@ -183,7 +209,7 @@ class Enrollment:
                 with suppress(NotRegisteredError):
                     await self._registry.unregister(Unregistration.of(one))
 
-    async def _answered(self, base_url: str) -> _Answered:
+    async def _answered(self, base_url: str) -> _EngineAnswer:
         """Whose engine it is, and what it says."""
         found = []
         refused: NoEngineError | None = None
@@ -198,7 +224,7 @@ class Enrollment:
                 continue
             facts = self._http.facts(registration, bodies)
             if facts.models:
-                found.append(_Answered(kind, facts))
+                found.append(_EngineAnswer(kind, facts))
         if not found:
             text = "it names no model in /v1/models or /server_info"
             text = str(refused or f"{text}; where it wants a key, engines.keys names that")
@@ -207,7 +233,7 @@ class Enrollment:
             raise NoEngineError(text) from refused
         return max(found, key=lambda one: (bool(one.facts.block_size), bool(one.facts.publishes)))
 
-    def _note(self, enrolled: Enrolled) -> None:
+    def _note(self, enrolled: EnrolledEngine) -> None:
         if self._known[enrolled.base_url] == enrolled:
             return
         self._known[enrolled.base_url] = enrolled
@@ -225,6 +251,18 @@ class Enrollment:
         else:
             text = "%s is not registered (%s): %s. It is asked again"
             logger.warning(text, base_url, state, lacks)
+
+
+def _with_words(said: Registration, known: Registration | None) -> Registration:
+    """What an engine says of itself, and what somebody has registered beside that."""
+    if known is None or known.kind != said.kind:
+        return said
+    return msgspec.structs.replace(
+        known,
+        endpoint=said.endpoint,
+        http_endpoint=said.http_endpoint,
+        kv_capacity_tokens=said.kv_capacity_tokens,
+    )
 
 
 def _lacks(kind: PublisherKind, facts: EngineFacts) -> str:

@@ -30,7 +30,6 @@ class GatewayError(RepriseError):
     Operator action: by `code`; `reprise_gateway_refused_total` counts each.
 
     Attributes:
-        status: of HTTP.
         code: one word.
         param: the field of the request at fault, or None.
         headers: of the answer, beside those that all have.

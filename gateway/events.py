@@ -69,11 +69,7 @@ class EventStream:
         return self.is_done and self.is_between
 
     def feed(self, piece: bytes) -> bytes:
-        """What is to be passed on now. Cost O(bytes): two searches, where nothing is said of usage.
-
-        Args:
-            piece: what came.
-        """
+        """What is to be passed on now. Cost O(bytes): two searches where usage is not named."""
         data = self._part + piece if self._part else piece
         if self._are_named:
             names = _NAME.findall(data)

@@ -27,7 +27,7 @@ from gateway.bounds import (
     GATEWAY_TRIED_MAX,
     GATEWAY_WHOLE_BYTES_MAX,
 )
-from gateway.connections import Sent
+from gateway.connections import SentRequest
 from gateway.errors import GatewayError
 from gateway.events import EventStream
 from gateway.fleet import EngineTarget, Fleet, ServedModel
@@ -91,7 +91,6 @@ class _FailedAttemptError(Exception):
 
     Attributes:
         is_broken: whether it may have begun.
-        target: the engine.
         kind: for counts: `unreachable`, `broken`, `refused`, `key_refused`, `not_found`.
     """
 
@@ -125,14 +124,11 @@ class Exchange:
     """See the module.
 
     Args:
-        parts: of the gateway.
-        request: of the client.
         model: that serves it.
         send: to the client, as ASGI has it.
 
     Attributes:
         state: see the module.
-        tries: how many engines were tried.
         failures: what became of those that did not answer, by kind.
     """
 
@@ -288,7 +284,7 @@ class Exchange:
         self._parts.fleet.begin(target)
         try:
             for is_last in (False, True):
-                sent, sent_at = Sent(), self._parts.clock.monotonic()
+                sent, sent_at = SentRequest(), self._parts.clock.monotonic()
                 try:
                     async with asyncio.timeout(GATEWAY_FIRST_BYTE_S) as patience:
                         self._wait_for(target, patience)
@@ -343,7 +339,7 @@ class Exchange:
         self,
         target: EngineTarget,
         body: bytes,
-        sent: Sent,
+        sent: SentRequest,
         take: Callable[[aiohttp.ClientResponse], Awaitable[bytes]],
     ) -> bytes:
         request = self._request
@@ -407,7 +403,7 @@ class Exchange:
                 if passed:
                     await self._send({"type": _BODY, "body": passed, "more_body": True})
                 piece = await content.readany()
-                outcome.go_on()
+                outcome.progress()
             last = events.end()
             if last:
                 await self._send({"type": _BODY, "body": last, "more_body": True})

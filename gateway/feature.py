@@ -8,7 +8,7 @@ from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.enrollment import Enrolled
+from gateway.enrollment import EnrolledEngine
 from gateway.metrics import GATEWAY
 from query_api.http import openapi
 from query_api.http.feature import Feature, HttpParts, MakeFeature
@@ -79,7 +79,7 @@ def gateway_feature(gateway: "Gateway") -> MakeFeature:
     return make
 
 
-def _enrolled(gateway: "Gateway", one: Enrolled) -> EnrolledDocument:
+def _enrolled(gateway: "Gateway", one: EnrolledEngine) -> EnrolledDocument:
     lacks = filter(None, (one.lacks, gateway.placer.cache_reports.lacks(one.base_url)))
     return EnrolledDocument(one.base_url, one.state, "; ".join(lacks))
 

@@ -31,8 +31,6 @@ class EngineTarget(NamedTuple):
         base_url: of its HTTP server, without a slash at its end.
         role: which phases it takes.
         has_ranks: whether it is one of several behind that address.
-        kind: of its publisher.
-        labels: of its registration.
     """
 
     key: EngineKey

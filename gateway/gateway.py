@@ -34,10 +34,7 @@ class Gateway:
     """See the module.
 
     Args:
-        settings: of the gateway.
-        view: of the table.
         registry: takes the engines that are named by their address.
-        router: decides.
         guard: who may ask; None: everybody.
         picker_guard: who may ask the endpoint picker; likewise.
         tokenizer: makes token ids; None: requests without them are routed by load.
@@ -84,7 +81,7 @@ class Gateway:
             paths=PassedPaths(settings.paths),
         )
         self.picker: PickerServer | None = None
-        if settings.picker_host:
+        if settings.picker is not None:
             # Imported here: gRPC takes a tenth of a second that nobody needs who has it off.
             from gateway.picker.server import PickerServer as Server
 

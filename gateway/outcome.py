@@ -15,11 +15,8 @@ class Outcome:
     """See the module. It counts from when it is made: then the engine is asked.
 
     Args:
-        placer: is told.
         prompts: are told how many tokens there were.
-        placed: the request.
         placement: where it goes.
-        clock: of the intervals.
 
     Attributes:
         placement: as above; another one from when it is known that the request went elsewhere.
@@ -51,7 +48,7 @@ class Outcome:
         if self._is_stream:
             self._placer.began(self.placement, self._began_at - self._asked_at)
 
-    def go_on(self) -> None:
+    def progress(self) -> None:
         """More of the answer came, or its end."""
         now = self._clock.monotonic()
         if self._began_at is not None and len(self._intervals) < GATEWAY_INTERVALS_MAX:
@@ -59,14 +56,13 @@ class Outcome:
         self._came_at = now
         if now >= self._told_at + GATEWAY_PROGRESS_S:
             self._told_at = now
-            self._placer.goes_on(self.placement)
+            self._placer.progressed(self.placement)
 
     def complete(self, status: int, usage: Usage | None) -> None:
         """The answer came whole.
 
         Args:
             status: of HTTP; from 400 on it says that there is none.
-            usage: as the answer says it.
         """
         if status >= 400:
             self._placer.cancelled(self.placement)
@@ -79,8 +75,8 @@ class Outcome:
             self._placer.answered(self._placed, self.placement, usage.response)
         if usage is not None:
             self._placer.counted(self._placed, self.placement, usage)
-        if usage is not None and tokens.is_partial:
-            usage = usage._replace(cached=None)  # more may be found than was promised
+        if usage is not None and (tokens.is_partial or not self._placed.request.tests_cache):
+            usage = usage._replace(cached=None)  # no promise was of that
         self._placer.completed(self.placement, usage, ttft_s, _tbt_of(self._intervals))
         if usage is not None and usage.prompt is not None:
             self._prompts.counted(tokens, usage.prompt)

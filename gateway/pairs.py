@@ -83,7 +83,6 @@ class Handover:
         first one did not say it, the second one computes the prompt itself.
 
         Args:
-            body: of the client.
             answer: to the first request.
         """
         if self._is_by_mooncake:

@@ -68,7 +68,6 @@ class Placement(NamedTuple):
     """Where a request goes.
 
     Attributes:
-        target: the engine that answers.
         decision: the decision's id; "" where load decided.
         state: of the index then; "" likewise.
         by_load: why the index had no say, in one word; "" where it had.
@@ -98,8 +97,6 @@ class PlacedRequest:
     """One request while engines are sought for it.
 
     Attributes:
-        tokens: of its prompt.
-        tried: engines that did not answer it.
         decision: the last one, where it was not refused; None: load decided.
     """
 
@@ -119,13 +116,6 @@ class PlacedRequest:
 
 class Placer:
     """See the module. One loop.
-
-    Args:
-        view: of the table.
-        router: decides.
-        fleet: the engines.
-        affinity: of sessions.
-        clock: of how long a decision takes.
 
     Attributes:
         decided: what it has asked of the router, as `POST /route` counts it; tokens of prompts
@@ -358,7 +348,7 @@ class Placer:
             report = FeedbackReport(0, OutcomeEvent.FIRST_TOKEN, 0.0, ttft_s=ttft_s)
             self._tell(placement, report)
 
-    def goes_on(self, placement: Placement) -> None:
+    def progressed(self, placement: Placement) -> None:
         """Its answer still comes."""
         self._tell(placement, FeedbackReport(0, OutcomeEvent.DISPATCHED, 0.0))
 
@@ -368,8 +358,8 @@ class Placer:
         self.responses.note(placed.model.tenant_id, response, key)
 
     def counted(self, placed: PlacedRequest, placement: Placement, usage: Usage) -> None:
-        """Its answer has a count of tokens. Other paths, several prompts and engines that did a
-        part of the work have what was found without a flag, or never.
+        """Its answer has a count of tokens. Other paths, several prompts or answers and engines
+        that did a part of the work have what was found without a flag, or never.
         """
         decision = placed.decision
         if (
@@ -379,6 +369,7 @@ class Placer:
             or placement.went is not None
             or placement.prefill is not None
             or placed.tokens.is_partial
+            or not placed.request.tests_cache
             or placed.request.path not in (CHAT, COMPLETIONS)
         ):
             return

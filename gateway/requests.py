@@ -5,7 +5,8 @@ how many tokens there were: `"stream_options":{"include_usage":true}`; the event
 left out again (`gateway.events`).
 
 Source: OpenAI's API; `priority` as vLLM has it, where the lower comes first; `X-Session-ID` as the
-routers of vLLM and SGLang take it, `x-dynamo-session-id` as Dynamo, `x-llm-d-slo-ttft-ms` as llm-d.
+routers of vLLM and SGLang take it, `x-dynamo-session-id` as Dynamo, `x-llm-d-slo-ttft-ms` as llm-d;
+vLLM 0.32, `sampling_params.py`, and SGLang 0.5, `schedule_batch.py`, of what reads no cache.
 """
 
 import json
@@ -48,6 +49,12 @@ _HOP_BY_HOP: Final = frozenset(
     }
 )
 """Of one connection alone (RFC 9110, 7.6.1), or made anew of the next one."""
+
+_SEVERAL: Final = ("n", "best_of")
+"""How many answers there are to be, or are to be tried."""
+
+_SCORED: Final = ("echo", "prompt_logprobs", "return_logprob", "logprob_start_len")
+"""Of requests that may want probabilities of their prompt, which is computed whole for that."""
 
 _SESSION_HEADERS: Final = (b"x-session-id", b"x-dynamo-session-id")
 _SLO_HEADER: Final = b"x-llm-d-slo-ttft-ms"
@@ -97,6 +104,7 @@ class ClientRequest(NamedTuple):
         context: of the client's span, "" for none.
         previous: the id of the response that it goes on from; "" for none.
         fields: of the body; None where it is no JSON object, or too large to be read.
+        tests_cache: whether what its answer says of the engine's cache is what that held before.
     """
 
     path: str
@@ -114,6 +122,7 @@ class ClientRequest(NamedTuple):
     context: str = ""
     previous: str = ""
     fields: Mapping[str, Any] | None = None
+    tests_cache: bool = True
 
     @property
     def can_be_a_pair(self) -> bool:
@@ -136,8 +145,6 @@ def read_request(
     """What a request asks.
 
     Args:
-        path: of the URL.
-        url_query: likewise.
         headers: as they came.
         body: likewise, whole.
         keeps_authorization: whether engines are to see the client's key: it is not the gateway's.
@@ -191,6 +198,7 @@ def read_request(
         context,
         _bounded(previous) if path == RESPONSES and isinstance(previous, str) else "",
         fields if is_whole else None,
+        _tests_cache(fields),
     )
 
 
@@ -215,6 +223,16 @@ def _decoded(body: bytes) -> Any:
         return _small.decode(body)
     except msgspec.DecodeError:
         return json.loads(body)  # half a surrogate pair, as engines take it
+
+
+def _tests_cache(fields: Mapping[str, Any]) -> bool:
+    """Of several answers vLLM tells what the last one found, which others had stored before it, and
+    SGLang computes the prompt first; a prompt of which probabilities are wanted is not looked up.
+    """
+    if any(fields.get(name) not in (None, 1) for name in _SEVERAL) or fields.get("use_beam_search"):
+        return False
+    scored = (fields.get(name) for name in _SCORED)
+    return all(one is None or one is False for one in scored)
 
 
 def with_fields(body: bytes, fields: bytes) -> bytes:

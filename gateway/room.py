@@ -2,15 +2,12 @@
 an installation leaves it out.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
-from gateway.options import LISTEN_OPTION, gateway_options
-from gateway.settings import GatewaySettings
+from gateway.settings import GatewaySettings, read_listen
+from schemas.setting import changed
 
 if TYPE_CHECKING:
-    from click import Context
-
     from gateway.gateway import Gateway
     from query_api.access.guard import Guard
     from query_api.http.feature import MakeFeature
@@ -18,19 +15,19 @@ if TYPE_CHECKING:
     from routing.decisions.router import Router
     from tokens.interface import PromptTokenizer
 
-R = TypeVar("R")
-
 
 class GatewayRoom:
     """See the module. Each method imports what it needs, and no more."""
 
-    def options(self, command: Callable[..., R]) -> Callable[..., R]:
-        """The options of roles that have a router."""
-        return gateway_options(command)
+    settings = GatewaySettings
 
-    def name_listen_option(self, context: "Context", option: str) -> None:
-        """That option says where it listens, in place of --gateway."""
-        context.meta[LISTEN_OPTION] = option
+    def listening(self, settings: GatewaySettings, text: str, option: str) -> GatewaySettings:
+        """The settings with the address that the text of this option says.
+
+        Raises:
+            ConfigurationError: it is none.
+        """
+        return changed(settings, listen=read_listen(text, option), option=option)
 
     def gateway(
         self,

@@ -18,7 +18,7 @@ from gateway.bounds import (
     GATEWAY_LINE_BYTES_MAX,
     GATEWAY_SILENCE_S,
 )
-from gateway.connections import SENT, EngineConnector, EngineRequest, Sent
+from gateway.connections import SENT, EngineConnector, EngineRequest, SentRequest
 from schemas.errors import AddressRefusedError
 from schemas.limits import MIB
 
@@ -92,16 +92,14 @@ class Upstream:
         *,
         headers: list[tuple[str, str]],
         body: bytes,
-        sent: Sent,
+        sent: SentRequest,
     ) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         """Sends a request: `async with` of it gives the answer, and ends it.
 
         Args:
-            method: of HTTP.
             base_url: of the engine, without a slash at its end.
             path: with a slash before it, and with what stands behind a `?`.
             headers: as they are sent; a character is a byte.
-            body: likewise.
             sent: what is noted of it.
         """
         assert self._session is not None, "it was opened"

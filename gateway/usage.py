@@ -52,7 +52,7 @@ class Usage(NamedTuple):
     response: str = ""
 
 
-class SaidUsage(NamedTuple):
+class UsageDocument(NamedTuple):
     """What one document says.
 
     Attributes:
@@ -66,7 +66,7 @@ class SaidUsage(NamedTuple):
 _decoder: Final = msgspec.json.Decoder(_Document)
 
 
-def read_usage(document: bytes) -> SaidUsage | None:
+def read_usage(document: bytes) -> UsageDocument | None:
     """What a body, or the data of an event, says of tokens; None where it says nothing."""
     try:
         found = _decoder.decode(document)
@@ -84,4 +84,4 @@ def read_usage(document: bytes) -> SaidUsage | None:
     if cached is not None and prompt is not None:
         cached = min(cached, prompt)
     name = response if isinstance(response, str) else ""
-    return SaidUsage(Usage(prompt, cached, output, name), found.choices == [])
+    return UsageDocument(Usage(prompt, cached, output, name), found.choices == [])

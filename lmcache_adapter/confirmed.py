@@ -24,10 +24,9 @@ class WorkerConfirmation:
 
     Args:
         heard_until: as of when all that had arrived is in the log; monotonic seconds.
-        clock: of the process.
 
     Attributes:
-        said: what was last written of it into the log.
+        last_statement: what was last written of it into the log.
     """
 
     def __init__(self, heard_until: Callable[[], float], clock: Clock) -> None:
@@ -35,7 +34,7 @@ class WorkerConfirmation:
         self._clock = clock
         self._told: Doubt | None = Doubt.CATCHING_UP
         self._doubted = PublisherDoubt(Doubt.CATCHING_UP, clock.unix())
-        self.said: PublisherStatement | None = None
+        self.last_statement: PublisherStatement | None = None
 
     def tell(self, doubt: Doubt | None) -> None:
         """What is behind this is in the log, or waits for it."""
@@ -59,10 +58,10 @@ class WorkerConfirmation:
     @property
     def has_news(self) -> bool:
         """Whether that differs from what was last written of it into the log."""
-        return self.said is None or self.said.doubted != self.doubted
+        return self.last_statement is None or self.last_statement.doubted != self.doubted
 
     @property
-    def says(self) -> PublisherStatement:
+    def statement(self) -> PublisherStatement:
         """What there is to say of it."""
         doubted = self.doubted
         activity = Activity.ACTIVE
@@ -76,7 +75,6 @@ class FollowedWorkers(dict[PublisherKey, WorkerConfirmation]):
 
     Args:
         heard_until: see `WorkerConfirmation`.
-        clock: of the process.
     """
 
     def __init__(self, heard_until: Callable[[], float], clock: Clock) -> None:
@@ -97,12 +95,7 @@ class FollowedWorkers(dict[PublisherKey, WorkerConfirmation]):
 
 
 class WatchedBeside:
-    """The publishers of a pump and LMCache's workers together; see `PublisherWatch`.
-
-    Args:
-        pump: whose publishers.
-        workers: LMCache's.
-    """
+    """The publishers of a pump and LMCache's workers together; see `PublisherWatch`."""
 
     def __init__(
         self, pump: PublisherWatch, workers: Callable[[], Mapping[PublisherKey, WorkerConfirmation]]

@@ -42,13 +42,6 @@ _logger = logging.getLogger(__name__)
 class LmcacheBridge:
     """See the module. One loop, but for `start` and `stop`.
 
-    Args:
-        settings: of the controller.
-        kafka: the deployment.
-        options: of its clients.
-        data: of the bridge.
-        tracer: of the process.
-
     Attributes:
         commands: of clients to the controller's workers; None: it is not served.
 

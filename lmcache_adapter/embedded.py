@@ -4,29 +4,27 @@ Its workers themselves are `lmcache_adapter.parts`, beside the pump of the write
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from lmcache_adapter.acting.actor import Actor
-from lmcache_adapter.commands.embedded import DIRECTORY, EmbeddedCommands
+from lmcache_adapter.acting.settings import ActingSettings
+from lmcache_adapter.commands.embedded import EmbeddedCommands
 from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
 from lmcache_adapter.metrics.acting import ACTING
 from lmcache_adapter.metrics.commands import EXECUTED, ISSUED
 from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
+from logs.declaration import EmbeddedParts
 from query_api.ports import View
 from routing.decisions.router import Router
 from schemas.metric_family import RoleCollector
-from schemas.tracing import NO_TRACER, Tracer
 
 
 class EmbeddedLmcache:
     """See the module.
 
     Args:
-        parts: the workers.
-        data: directory of the service.
-        tracer: of the service.
+        logs: what logs of the service are given.
 
     Attributes:
         commands: of clients to the workers; None: no worker connects to this service.
@@ -36,17 +34,17 @@ class EmbeddedLmcache:
         StorageError: the log of commands cannot be opened.
     """
 
-    def __init__(self, parts: LmcacheParts, data: Path, *, tracer: Tracer = NO_TRACER) -> None:
+    def __init__(self, parts: LmcacheParts, logs: EmbeddedParts) -> None:
         self._parts = parts
         self.commands: EmbeddedCommands | None = None
         self.actor: Actor | None = None
         if parts.service is not None:
-            self.commands = EmbeddedCommands(data / DIRECTORY, parts.service.locate, tracer=tracer)
+            self.commands = EmbeddedCommands(logs, parts.service.locate)
 
-    def act(self, view: View, router: Router, period_s: float) -> None:
+    def act(self, view: View, router: Router, settings: ActingSettings) -> None:
         """Has advice carried out from `start` on, where there are commands; before `start`."""
         if self.commands is not None:
-            self.actor = Actor(view, router, self.commands, period_s=period_s)
+            self.actor = Actor(view, router, self.commands, period_s=settings.period_s)
 
     def start(self) -> None:
         """Starts its threads."""

@@ -33,7 +33,6 @@ class WorkerReport(NamedTuple):
     """What has become of a publisher since it was last asked: all of it in this order.
 
     Attributes:
-        publisher: which one.
         records: for the log, in order.
         doubt: why it is not confirmed behind them, or None.
         is_gone: whether it is forgotten behind them.
@@ -49,7 +48,6 @@ class Journal:
     """What is to be written of one publisher, in order. One owner.
 
     Args:
-        publisher: whose.
         next_incarnation: see `NextIncarnation`.
         clock: Unix seconds.
     """

@@ -29,12 +29,9 @@ class LmcacheParts:
     """See the module. `start` and `stop` may be called by any thread; the rest is of the loop.
 
     Args:
-        settings: what is served.
         data: of the files that name publishers.
-        sink: of the loop.
         loop: on which `run` runs.
         floor: see `LmcacheService`.
-        take_lost: the same.
 
     Attributes:
         service: the controller; None: it is not served.
@@ -55,21 +52,19 @@ class LmcacheParts:
         floor: Callable[[PublisherKey], int] = lambda publisher: 0,
         take_lost: TakeLost = lambda: (),
     ) -> None:
-        losses = Losses(take_lost)
+        losses, models = Losses(take_lost), settings.read_models()
         self._sink = sink
         self.own_faults = 0
         self.service: LmcacheService | None = None
         self.topic: TopicService | None = None
         if settings.topic is not None:
-            topic = _topic_service()(
-                settings.topic, settings.models, data=data, sink=sink, floor=floor
-            )
+            topic = _topic_service()(settings.topic, models, data=data, sink=sink, floor=floor)
             topic.take_lost = losses.share(lambda: topic.followed)
             self.topic = topic
         if settings.address is not None:
             service = LmcacheService(
                 settings.address,
-                settings.models,
+                models,
                 data=data,
                 sink=sink,
                 loop=loop,

@@ -39,7 +39,6 @@ class WorkerCommands(Protocol):
         restart.
 
         Args:
-            limit: how many at the most.
             origin: whose, see `CommandRecord`; None for anybody's.
             since: only what was issued since then, Unix seconds.
 

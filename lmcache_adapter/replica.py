@@ -3,6 +3,7 @@
 from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
 from lmcache_adapter.acting.actor import Actor
+from lmcache_adapter.acting.settings import ActingSettings
 from lmcache_adapter.commands.replica import ReplicaCommands
 from lmcache_adapter.metrics.acting import ACTING
 from lmcache_adapter.metrics.commands import ISSUED
@@ -17,13 +18,9 @@ class ReplicaLmcache:
     """See the module.
 
     Args:
-        kafka: the deployment.
-        options: of its clients.
         thread: on whose loop commands are written and read.
-        tracer: of the service.
 
     Attributes:
-        commands: of clients to the workers.
         actor: acts on advice; None until `act`.
     """
 
@@ -38,9 +35,9 @@ class ReplicaLmcache:
         self.commands = ReplicaCommands(kafka, options, thread, tracer=tracer)
         self.actor: Actor | None = None
 
-    def act(self, view: View, router: Router, period_s: float) -> None:
+    def act(self, view: View, router: Router, settings: ActingSettings) -> None:
         """Has advice carried out from `start` on; before `start`."""
-        self.actor = Actor(view, router, self.commands, period_s=period_s)
+        self.actor = Actor(view, router, self.commands, period_s=settings.period_s)
 
     def start(self) -> None:
         """Starts to follow commands, and to act."""

@@ -5,13 +5,14 @@ an installation leaves it out.
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions
-from lmcache_adapter.acting.options import acting_options
-from lmcache_adapter.options import lmcache_options
+from lmcache_adapter.acting.settings import ActingSettings
+from lmcache_adapter.commands.log import COMMANDS
 from lmcache_adapter.settings import LmcacheSettings
+from logs.declaration import EmbeddedParts
 from schemas.identities import PublisherKey
 from schemas.tracing import Tracer
 
@@ -26,19 +27,19 @@ if TYPE_CHECKING:
     from logs.loop_thread import LoopThread
     from query_api.http.feature import MakeFeature
 
-R = TypeVar("R")
-
 
 class LmcacheRoom:
-    """See the module. Each method imports what its role needs, and no more."""
+    """See the module. Each method imports what its role needs, and no more.
 
-    def options(self, command: Callable[..., R]) -> Callable[..., R]:
-        """The options of roles that workers connect to."""
-        return lmcache_options(command)
+    Attributes:
+        logs: those that it declares.
+        settings: of roles that workers connect to.
+        acting_settings: of roles that can act on advice.
+    """
 
-    def acting_options(self, command: Callable[..., R]) -> Callable[..., R]:
-        """The options of roles that can act on advice."""
-        return acting_options(command)
+    logs: Final = (COMMANDS,)
+    settings = LmcacheSettings
+    acting_settings = ActingSettings
 
     def feature(
         self, workers: "WorkerSource | None", commands: "WorkerCommands | None"
@@ -69,7 +70,7 @@ class LmcacheRoom:
             settings, data=data, sink=sink, loop=loop, floor=floor, take_lost=sink.take_lost
         )
 
-    def embedded(self, parts: "LmcacheParts", data: Path, tracer: Tracer) -> "EmbeddedLmcache":
+    def embedded(self, parts: "LmcacheParts", logs: EmbeddedParts) -> "EmbeddedLmcache":
         """What `reprise up` has of the room beside its write path; see `EmbeddedLmcache`.
 
         Raises:
@@ -77,7 +78,7 @@ class LmcacheRoom:
         """
         from lmcache_adapter.embedded import EmbeddedLmcache
 
-        return EmbeddedLmcache(parts, data, tracer=tracer)
+        return EmbeddedLmcache(parts, logs)
 
     def replica(
         self, kafka: KafkaSettings, options: ClientOptions, thread: "LoopThread", tracer: Tracer

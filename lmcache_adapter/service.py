@@ -60,13 +60,11 @@ class LmcacheService:
     Args:
         address, models: see `lmcache_adapter.settings`.
         data: the directory of the file that names the workers.
-        sink: of the loop.
         loop: on which `run` runs.
         floor: which incarnation of a publisher the log has, as far as that is known here; called by
             the sockets' thread.
         take_lost: the publishers of which the sink has dropped something, where it would take it
             now; each is named once.
-        clock: of the process.
 
     Attributes:
         followed: the workers, for heartbeats.

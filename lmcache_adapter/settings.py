@@ -15,6 +15,7 @@ from schemas.errors import ConfigurationError
 from schemas.identities import DEFAULT_TENANT, BlockSize, Name, StreamKey, Text
 from schemas.limits import PORT_MAX, SETTINGS_FILE_BYTES_MAX
 from schemas.registration import HashProfile
+from schemas.setting import changed, part, setting
 from storage.files import read_file
 
 PULL_PORT: Final = 8300
@@ -43,6 +44,8 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             for vLLM's own default.
         sharded: each worker of an instance has a part of each chunk, as with tensor parallelism;
             False where each has all of it.
+        says_all: of the topic's: no server of it drops events before it numbers them, as LMCache's
+            own bus does where it is full; else answers about it are unconfirmed.
     """
 
     modelname: Name = "lmcache"
@@ -52,6 +55,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     hash_algorithm: Text = ""
     hash_seed: Text = ""
     sharded: bool = True
+    says_all: bool = False
 
     def stream(self, instance_id: str) -> StreamKey:
         """The stream of an instance of it."""
@@ -118,24 +122,6 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bootstrap: str
     topic: str = TOPIC
-
-
-class LmcacheSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is served of LMCache.
-
-    Attributes:
-        address: of the controller's sockets; None: there are none.
-        models: of the instances, and of the topic's models by their name.
-        topic: that is read; None: none is.
-    """
-
-    address: Address | None = None
-    models: Models = Models()
-    topic: TopicSettings | None = None
-
-    def without_topic(self) -> "LmcacheSettings | None":
-        """For a bridge beside the one that reads the topic; None where nothing is left to do."""
-        return msgspec.structs.replace(self, topic=None) if self.address is not None else None
 
 
 def read_models(path: Path | None, model_name: str | None = None) -> Models:
@@ -209,3 +195,71 @@ def read_topic(bootstrap: str, topic: str) -> TopicSettings:
     if not topic:
         raise ConfigurationError("Expected lmcache.topic to name a topic, got none")
     return TopicSettings(bootstrap=bootstrap, topic=topic)
+
+
+@part
+class LmcacheSettings:
+    """What `--lmcache` and the keys beside it say."""
+
+    listen: str = setting(
+        "lmcache.listen",
+        "Serve LMCache's workers there, as their controller; without ports 8300,8400,8401."
+        "  [default: off]",
+        flag="--lmcache",
+        is_usual=True,
+        metavar="HOST[:PULL,REPLY,HEARTBEAT]",
+        default="",
+    )
+    advertise: str = setting(
+        "lmcache.advertise",
+        "The host that workers send heartbeats to.  [default: that by which they reach us]",
+        metavar="HOST",
+        default="",
+    )
+    model: str = setting(
+        "lmcache.model",
+        "The model of LMCache's workers.  [default: that of lmcache.models, or lmcache]",
+        metavar="NAME",
+        default="",
+    )
+    models_file: Path | None = setting(
+        "lmcache.models",
+        "A file with the model, tenant and chunk size of each instance (JSON).",
+        path="file",
+        default=None,
+    )
+    kafka: str = setting(
+        "lmcache.kafka",
+        "Read LMCache's own topic there; one process alone.  [default: off]",
+        metavar="HOST:PORT[,...]",
+        default="",
+    )
+    topic_name: str = setting("lmcache.topic", "That topic.", metavar="NAME", default=TOPIC)
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is served."""
+        return bool(self.listen or self.kafka)
+
+    @property
+    def address(self) -> Address | None:
+        """Of the controller's sockets; None: there are none."""
+        return read_address(self.listen, self.advertise) if self.listen else None
+
+    @property
+    def topic(self) -> TopicSettings | None:
+        """That is read; None: none is."""
+        return read_topic(self.kafka, self.topic_name) if self.kafka else None
+
+    def read_models(self) -> Models:
+        """Of the instances, and of the topic's models by their name."""
+        return read_models(self.models_file, self.model or None)
+
+    def check(self) -> None:
+        """Raises ConfigurationError where they cannot be used."""
+        if self.is_on and (self.address, self.topic):
+            self.read_models()
+
+    def without_topic(self) -> "LmcacheSettings":
+        """For a bridge beside the one that reads the topic."""
+        return changed(self, kafka="")

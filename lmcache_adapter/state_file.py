@@ -44,7 +44,6 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         incarnations: from which number on those of the run are.
-        workers: that it has registered.
     """
 
     incarnations: Annotated[int, Meta(ge=0, le=INCARNATION_MAX // 2)] = 0

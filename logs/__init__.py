@@ -6,6 +6,7 @@ commands and the registry are its users. Two things of events are their own: wha
 cannot append waits, and its publishers meanwhile (`bridge.delivery.log_sink`); and Faust has the
 worker follow them.
 
+    declaration.py       a log as its room declares it, once: `reprise.logs` lists them
     interface.py         what a log is: entries, bounds, reading, appending
     embedded.py          the store on this disk
     kept_log.py          such a store beside the events: opened when it is needed, synced, kept
@@ -46,6 +47,6 @@ What goes wrong with a follower or a writer has one place each, in `attempts.Att
     the user's disk fails        tries again after a pause                  `disk_failed`
     anything else                the same; it is an error of the program    `failed`
 
-A log more takes a record with its encoding, a source, and a fold: see
-`tests/unit/logs/test_a_sixth_log.py`.
+A log more takes a record with its encoding, a source, a fold and its declaration: all of that is in
+`tests/unit/logs/alarms.py`.
 """

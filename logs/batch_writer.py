@@ -18,8 +18,6 @@ class BatchWriter(Attempts):
 
     Args:
         producer: of this writer, or of several.
-        topic: to write to.
-        partition: of it.
         retry_first_s, retry_max_s: see `Attempts`.
         late_s: how often `late` is called while a batch is under way, in seconds; None for never.
     """

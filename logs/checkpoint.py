@@ -68,7 +68,6 @@ def write_checkpoint(path: Path, pieces: Iterable[bytes]) -> None:
     """Keeps what a fold has dumped; durable when it returns.
 
     Args:
-        path: of the checkpoint.
         pieces: of the state, see `OffsetFold.pieces`.
 
     Raises:
@@ -95,7 +94,6 @@ def read_checkpoint(path: Path, load: Callable[[bytes], ValueT]) -> ValueT | Non
     """The fold of the last checkpoint; None where there is none.
 
     Args:
-        path: of the checkpoint.
         load: makes a fold of what one has dumped.
 
     Raises:
@@ -123,20 +121,21 @@ class Checkpoints(Generic[FoldT]):
     """Those of a log on this disk, in a file beside it; implements `embedded_writer.Keeper`.
 
     Args:
-        path: of the file.
-        log: that is folded.
-        period_s: how often one is written while records come.
+        log: that is folded, and declares a checkpoint.
 
     Attributes:
         skipped: records that could not be read when the log was folded at the start.
     """
 
-    def __init__(self, path: Path, log: KeptLog, *, period_s: float) -> None:
+    def __init__(self, log: KeptLog) -> None:
+        declared = log.declared.checkpoint
+        assert declared is not None, f"{log.declared.name} has no checkpoint"
         self.skipped = 0
-        self._path = path
+        self._path = log.data / declared.path
+        self._load: Callable[[bytes], FoldT] = declared.load
         self._log = log
-        self._name = log.options.name
-        self._period_s = period_s
+        self._name = log.declared.name
+        self._period_s = declared.period_s
         self._kept = -1
         self._next_at = 0.0
         self._held: HeldFold | None = None
@@ -144,7 +143,6 @@ class Checkpoints(Generic[FoldT]):
     def recover(
         self,
         make: Callable[[], FoldT],
-        load: Callable[[bytes], FoldT],
         apply: Callable[[FoldT, LogEntry], None],
     ) -> FoldT:
         """A fold of the last checkpoint, and of what the log has behind it. A log that is damaged
@@ -152,7 +150,6 @@ class Checkpoints(Generic[FoldT]):
 
         Args:
             make: an empty fold.
-            load: see `read_checkpoint`.
             apply: folds one record; RecordError where it cannot be read.
 
         Raises:
@@ -162,7 +159,7 @@ class Checkpoints(Generic[FoldT]):
         """
         log, fold = self._log.opened(), make()
         try:
-            fold = read_checkpoint(self._path, load) or fold
+            fold = read_checkpoint(self._path, self._load) or fold
         except NewerVersionError:  # the next one would take its place
             log.close()
             raise

@@ -1,6 +1,6 @@
-"""The log of the embedded service: append-only in RocksDB, one process, group commit.
+"""The log of the embedded service: append-only, one process, group commit.
 
-Format version 1:
+Format version 2, of a database (`storage.rocksdb`):
 
     key                      value
     b"r" + offset (u64 BE)   the record
@@ -9,7 +9,11 @@ Format version 1:
 
 Offsets rise by one. A segment is a stretch of about `LOG_SEGMENT_BYTES` of records; retention drops
 whole segments from the front, so its work does not depend on how much is kept. Single records may
-be exempt from it (live registrations): they stay where they are, and reading skips the holes.
+be exempt from it (live registrations): they are kept, and reading skips the holes.
+
+A segment is a file (`storage.record_files`) that stands for its records and its mark. Those of
+version 1 are entries of RocksDB, as are records that were exempt when their file was dropped; they
+are read like the others, and go by retention.
 
 Durability: an append survives `kill -9` as soon as it returns, and a power cut once `sync` has run;
 the service syncs every `LOG_SYNC_S`. After a power cut the log ends at some record appended before
@@ -31,9 +35,18 @@ from schemas.errors import DamagedError, NewerVersionError, StorageError
 from schemas.identities import Offset
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.positions import LogBounds
-from storage.rocksdb import LOG, Database, Preset, disk_errors, new_batch
+from storage.live_copy import open_snapshot
+from storage.rocksdb import (
+    LOG,
+    AppendedPart,
+    Database,
+    Entry,
+    Preset,
+    disk_errors,
+    new_batch,
+)
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _KEY: Final = struct.Struct(">cQ")
 _MARK: Final = struct.Struct("<Qd")
 _U64: Final = struct.Struct("<Q")
@@ -60,20 +73,22 @@ class EmbeddedLog:
     thread.
 
     Args:
-        path: its directory.
         data: the directory of the data, which `reprise repair` is given; None: the one above.
         segment_bytes: see the module.
 
     Attributes:
-        path: its directory.
         torn: why its end is known to be lost, as it was opened; "" where it is not.
     """
 
     _refuses_holes: ClassVar[bool] = True
-    _preset: ClassVar[Preset] = LOG
 
     def __init__(
-        self, path: Path, *, data: Path | None = None, segment_bytes: int = LOG_SEGMENT_BYTES
+        self,
+        path: Path,
+        *,
+        data: Path | None = None,
+        segment_bytes: int = LOG_SEGMENT_BYTES,
+        preset: Preset = LOG,
     ) -> None:
         """Opens or creates the log.
 
@@ -86,7 +101,9 @@ class EmbeddedLog:
         self.path = path
         self._data = data or path.parent
         self._segment_bytes = segment_bytes
+        self._preset = preset
         self._lock = threading.Lock()  # guards the handle against `reopen` while `sync` runs
+        self._has_moved = False  # to where the next record has none before it: not durable yet
         self._dirty = True  # a process that died may have left appends that were never synced
         with self._disk_errors():
             self._db = self._open()
@@ -152,8 +169,9 @@ class EmbeddedLog:
             yield Segment(self._unpack(_KEY, key)[1], *self._unpack(_MARK, value))
 
     def _last_record_offset(self) -> int:
-        key = self._db.last_key_before(_KEY.pack(_RECORD, _END))
-        return -1 if key is None or key[:1] != _RECORD else int(self._unpack(_KEY, key)[1])
+        found = (self._db.last_key_before(_KEY.pack(_RECORD, _END)), self._db.last_in_files)
+        keys = [key for key in found if key is not None and key[:1] == _RECORD]
+        return max((int(self._unpack(_KEY, key)[1]) for key in keys), default=-1)
 
     # Reading
 
@@ -207,26 +225,53 @@ class EmbeddedLog:
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """See `RecordLog`. `now`, in Unix seconds, dates a segment that begins here."""
-        first = self._next
-        batch = new_batch()
-        if not self._segments:
-            batch.put(_FORMAT_KEY, _U64.pack(_FORMAT))
+        first, size = self._next, self._size
         segments: list[Segment] = []
-        size = self._size
-        for offset, value in enumerate(values, first):
+        parts: list[AppendedPart] = []
+        taken = 0
+        begins = not (self._segments and self._db.has_files)
+        for number, value in enumerate(values):
             begun = segments or self._segments
-            if not begun or size - begun[-1].bytes_before >= self._segment_bytes:
-                segments.append(Segment(offset, size, now))
-                batch.put(_KEY.pack(_SEGMENT, offset), _MARK.pack(size, now))
-            batch.put(_KEY.pack(_RECORD, offset), value)
+            if begins or size - begun[-1].bytes_before >= self._segment_bytes:
+                begins = False
+                self._end_part(parts, values[taken:number])
+                taken = number
+                segments.append(Segment(first + number, size, now))
+                parts.append(AppendedPart(first + number, (), _mark_of(segments[-1])))
             size += len(value)
+        if not parts:
+            parts.append(AppendedPart(first, ()))
+        self._end_part(parts, values[taken:])
         with self._disk_errors("append to the log"):
-            self._db.write(batch)
+            if segments:
+                self._note_format()
+            if values:
+                self._settle_facts()
+                self._db.append(parts)
         self._segments.extend(segments)
         self._size = size
         self._next = first + len(values)
         self._dirty = True
         return Offset(first)
+
+    def _end_part(self, parts: list[AppendedPart], values: Sequence[bytes]) -> None:
+        if parts:
+            parts[-1] = parts[-1]._replace(values=values)
+        elif values:
+            parts.append(AppendedPart(self._next, values))
+
+    def _settle_facts(self) -> None:
+        """A power cut that kept a record alone would leave a hole before it."""
+        if self._has_moved:
+            self._db.sync()
+            self._has_moved = False
+
+    def _note_format(self) -> None:
+        """An earlier Reprise would take a log whose records are in files for an empty one."""
+        if self._fact(_FORMAT_KEY, default=0) != _FORMAT:
+            batch = new_batch()
+            batch.put(_FORMAT_KEY, _U64.pack(_FORMAT))
+            self._db.write(batch)
 
     def sync(self) -> None:
         """See `RecordLog`. Cheap when nothing was appended since the last call."""
@@ -248,6 +293,7 @@ class EmbeddedLog:
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
         with self._disk_errors("advance the log"):
             self._db.write(batch)
+        self._has_moved = True
         self._next = self._complete_from = offset
         self._dirty = True
 
@@ -261,6 +307,7 @@ class EmbeddedLog:
         batch.put(_COMPLETE_KEY, _U64.pack(offset))
         with self._disk_errors("write to the log"):
             self._db.write(batch)
+        self._has_moved = True
         self._complete_from = offset
         self._next = max(self._next, offset)
         self._dirty = True
@@ -269,7 +316,7 @@ class EmbeddedLog:
         """Closes and opens the log, which is how RocksDB leaves its state after a failed write.
 
         Raises:
-            StorageError: it cannot be opened now; retry later.
+            StorageError: it cannot be opened now, or another process has it; retry later.
         """
         with self._lock, self._disk_errors("open the log"):
             self._db.reopen()
@@ -324,10 +371,13 @@ class EmbeddedLog:
         new_start = self._segments[dropped].first_offset
         batch = new_batch()
         begin = 0
-        for kept_offset in sorted(offset for offset in exempt if offset < new_start):
+        lasting = sorted(offset for offset in exempt if offset < new_start)
+        for kept_offset in lasting:
             batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, kept_offset))
             begin = kept_offset + 1
         batch.delete_range(_KEY.pack(_RECORD, begin), _KEY.pack(_RECORD, new_start))
+        for entry in self._in_files(lasting):
+            batch.put(_KEY.pack(_RECORD, entry.offset), entry.value)
         batch.delete_range(_KEY.pack(_SEGMENT, 0), _KEY.pack(_SEGMENT, new_start))
         complete_from = max(self._complete_from, new_start)
         batch.put(_COMPLETE_KEY, _U64.pack(complete_from))
@@ -335,7 +385,7 @@ class EmbeddedLog:
         self._complete_from, before = complete_from, self._complete_from
         try:
             with self._disk_errors("retire old records of the log"):
-                self._db.write(batch)
+                self._db.write(batch, drop_before=new_start)
         except BaseException:
             self._complete_from = before
             raise
@@ -344,12 +394,26 @@ class EmbeddedLog:
         self._dirty = True
         return dropped
 
+    def _in_files(self, offsets: Iterable[int]) -> Iterator[LogEntry]:
+        """Those of these records that are in files."""
+        for offset in offsets:
+            key = _KEY.pack(_RECORD, offset)
+            with self._disk_errors():
+                found = next(self._db.scan_files(key, key), None)
+            if found is not None:
+                yield LogEntry(Offset(offset), found[1])
+
+
+def _mark_of(segment: Segment) -> Entry:
+    key = _KEY.pack(_SEGMENT, segment.first_offset)
+    return Entry(key, _MARK.pack(segment.bytes_before, segment.begun_at))
+
 
 class ReadOnlyLog(EmbeddedLog):
     """The log as it was when opened; another process may go on writing it. Appending raises."""
 
     def _open(self) -> Database:
-        return Database.read_only(self.path, self._preset)
+        return open_snapshot(self.path, self._preset)
 
     def append(self, values: Sequence[bytes], *, now: float = 0.0) -> Offset:
         """Refused."""
@@ -371,4 +435,4 @@ class ExaminedLog(ReadOnlyLog):
     _refuses_holes = False
 
     def _open(self) -> Database:
-        return Database.up_to_damage(self.path, LOG)
+        return Database.up_to_damage(self.path, self._preset)

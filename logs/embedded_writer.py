@@ -56,14 +56,18 @@ class EmbeddedWriter(Generic[ItemT]):
         thread: str,
         keeper: Keeper | None = None,
     ) -> None:
-        self._source = source
+        self.source = source
         self._log = log
-        self._name = log.options.name
+        self._name = log.declared.name
         self._keeper = keeper
         self._sync_at = 0.0
         self._in_doubt: tuple[Offset, list[ItemT], int] | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=thread, daemon=True)
+
+    def open(self) -> None:
+        """See `EmbeddedRun`."""
+        self._log.opened()
 
     def start(self) -> None:
         """Starts the thread."""
@@ -93,11 +97,11 @@ class EmbeddedWriter(Generic[ItemT]):
     def write(self) -> None:
         """Writes what there is now; on the disk's failure it is dropped and counted."""
         items, values, count = [], [], 0
-        for size, item in self._source.take():
+        for size, item in self.source.take():
             try:
-                values.append(self._source.encode(item).value)
+                values.append(self.source.encode(item).value)
             except Exception:  # a value that no record can have: the others are written
-                self._source.unwritten += size
+                self.source.unwritten += size
                 logger.exception("A record of %s cannot be written; it is dropped", self._name)
             else:
                 items.append(item)
@@ -111,7 +115,7 @@ class EmbeddedWriter(Generic[ItemT]):
             first = log.end_offset
             self._log.append(values)
         except StorageError:
-            self._source.unwritten += count
+            self.source.unwritten += count
             if first is not None:
                 self._in_doubt = (first, items, count)
         else:
@@ -125,12 +129,12 @@ class EmbeddedWriter(Generic[ItemT]):
             return
         (first, items, count), self._in_doubt = self._in_doubt, None
         if end > first:
-            self._source.unwritten -= count
+            self.source.unwritten -= count
             self._appended(first, items, count)
 
     def _appended(self, first: Offset, items: list[ItemT], count: int) -> None:
-        self._source.written_items += count
-        self._source.appended(items, first)
+        self.source.written_items += count
+        self.source.appended(items, first)
 
     def _maintain(self) -> None:
         log = self._log.log

@@ -51,8 +51,6 @@ class EntryWriter:
         """Writes an entry until there is none to be written.
 
         Args:
-            topic: where to.
-            key: of the entry.
             value: the entry as it is now; None to end.
             again_s: how long after one was written the next may be.
             failed: told each time that Kafka does not take it; it is tried again after a pause.

@@ -46,9 +46,7 @@ class FollowedLog(NamedTuple):
 
     Attributes:
         name: of people, as "the log of alarms".
-        settings: of the deployment.
         specs: of the topics that are made where they are missing.
-        partition: of which topic.
         meanwhile: what follows while it cannot be read, in words.
     """
 
@@ -99,8 +97,6 @@ class FoldFollower(Follower):
         condition: SharedCondition,
     ) -> None:
         """Args:
-        log: what is followed.
-        access: how it is reached.
         condition: set while it cannot be read.
         """
         super().__init__(

@@ -23,7 +23,6 @@ class LoopThread:
     """See the module. `start` and `stop` it from one thread; call `run` and `call` from any.
 
     Args:
-        name: of the thread.
         unended: what is logged where it does not stop in time, but for the time.
         when_ended: called where its work is cancelled unasked.
     """

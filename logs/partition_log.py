@@ -38,10 +38,7 @@ class TopicPartitionLog:
     """See `PartitionLog`; what cannot be read has an empty value.
 
     Args:
-        options: of the clients.
         reader: started, in no group, for this partition alone.
-        partition: of which topic.
-        bounds: of it now.
     """
 
     def __init__(

@@ -26,8 +26,6 @@ class RecentFollower(Follower):
     """See the module.
 
     Args:
-        options: of the clients.
-        topics: to read.
         since: when the first message may have been written that is read, Unix seconds; None for all
             that is there.
         poll_ms, records_max: see `Follower`.
@@ -36,7 +34,6 @@ class RecentFollower(Follower):
 
     Attributes:
         caught_up: set while all that was there at the start of reading has been taken.
-        partitions: of the topics.
         ends: where they ended when they were asked last.
         damaged_places: at which messages cannot be read, and were passed over.
     """

@@ -1,14 +1,13 @@
 """A condition of one part that several things can be wrong with."""
 
-from schemas.conditions import Conditions, Part
+from schemas.conditions import Conditions
 
 
 class SharedCondition:
     """Is set while any of them is, by the first that is. On one thread."""
 
-    def __init__(self, conditions: Conditions, part: Part) -> None:
+    def __init__(self, conditions: Conditions, part: str) -> None:
         """Args:
-        conditions: of the role.
         part: which of them this is.
         """
         self._conditions = conditions

@@ -35,7 +35,6 @@ class SkippedMessages(Counter[str]):
         """Wraps `take`, for messages of the topic, so that one that it cannot use is skipped.
 
         Args:
-            topic: of the messages.
             take: raises EntryError or RecordError for such a message.
             refused: is handed a message that is no usable entry, and why.
         """

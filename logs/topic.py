@@ -41,7 +41,6 @@ def read_once(
     """Runs what reads topics, in no group, up to where they end now.
 
     Args:
-        settings: of the deployment.
         work: reads, and says what it found.
         away: what it raises where Kafka went away.
 

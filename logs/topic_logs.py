@@ -44,7 +44,6 @@ class TopicLogs:
     """See the module. Bounds are those of the last `look`.
 
     Args:
-        options: of Kafka's clients.
         topic: not compacted, as the events.
         partitions: how many it has.
         run: hands work to the loop. One thread reads at a time.

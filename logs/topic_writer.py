@@ -73,9 +73,7 @@ class WrittenTopic(NamedTuple):
     """Where to something is written.
 
     Attributes:
-        settings: of the deployment.
         spec: of the topic, which is made where it is missing.
-        partition: of it.
         is_idempotent: whether readers drop what comes again: then what Kafka may or may not have
             taken is written again. Else it is dropped and counted.
         bound: what is dropped while it cannot be written, of people.
@@ -92,8 +90,6 @@ class TopicWriter(BatchWriter, Generic[ItemT]):
     """See the module; on a `LoopThread`, from `start` to `stop_writers`.
 
     Args:
-        source: to take from.
-        topic: where to.
         condition: set while it cannot be written.
         make_producer: makes the producer.
         prepare: makes and checks the topic, within a bound; None: as `brokers.topics` does.
@@ -180,10 +176,11 @@ class TopicWriter(BatchWriter, Generic[ItemT]):
         return items > 0
 
     async def wait(self) -> None:
-        """See `BatchWriter`: until the window is over."""
+        """See `BatchWriter`: until a window is over in which something came."""
         self._condition.clear(WRITER)
-        await asyncio.sleep(WINDOW_LOG_S)
-        self._is_window_over = True
+        while not self._waiting:
+            await asyncio.sleep(WINDOW_LOG_S)
+            self._waiting.extend(self.source.take())
 
     def written(self, offset: int) -> None:
         """See `BatchWriter`."""

@@ -22,7 +22,6 @@ class WaitingAppends(Attempts):
             given nothing that is not in the log.
         on_failure: called for each attempt that failed.
         on_recovered: called once nothing waits.
-        tracer, clock: of the service.
 
     Attributes:
         waiting_bytes: of what waits; its user bounds them.

@@ -67,13 +67,11 @@ class EventStream:
     """What one client is told. Used on the loop.
 
     Attributes:
-        access: of the client.
         dropped: events that it was too slow for.
     """
 
     def __init__(self, access: Access, told: int) -> None:
         """Args:
-        access: of the client.
         told: the place of the last decision that it knows.
         """
         self.access = access
@@ -161,10 +159,6 @@ class EventStream:
 class EventProducer(Collector):
     """Looks at the service for all streams. Used on its loop, which it takes from the first client.
 
-    Args:
-        source: of the service.
-        clock: of the process.
-
     Attributes:
         run: names what this process has told: Unix microseconds of its start.
         history: of the last hour.
@@ -188,7 +182,6 @@ class EventProducer(Collector):
         """A stream for one more client.
 
         Args:
-            access: of the client.
             last_id: of the last event that it has, or "".
 
         Raises:

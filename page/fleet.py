@@ -33,7 +33,6 @@ class InstanceRow(msgspec.Struct, kw_only=True):
         prompt_tokens, promised_tokens, cached_tokens: of the decisions of the last minute that were
             reported: of their prompts, said to be cached, and found to be.
         wait_ms: until its first rank would begin with another request.
-        requests: under way.
         kv_usage: 0 to 1, of its fullest rank.
         pressure: of the memory that its KV cache is in, as kvcached says; 1 is full.
         lost_batches: that never came, since it was registered.

@@ -85,8 +85,6 @@ class SummarySource:
     """Reads one service. `summary` and `counted` are to be called on its loop, `rows` in a thread.
 
     Args:
-        view, metrics, router: of the service; no router where it decides nothing.
-        version: of the release.
         clock: Unix seconds.
     """
 

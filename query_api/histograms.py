@@ -18,22 +18,22 @@ class Histogram:
         bounds: of the buckets but the last, which has none.
     """
 
-    __slots__ = ("_counts", "_sum", "bounds")
+    __slots__ = ("_counts", "bounds", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
+        self.sum = 0.0
 
     def observe(self, value: float) -> None:
         """Counts one value."""
         self._counts[bisect_left(self.bounds, value)] += 1
-        self._sum += value
+        self.sum += value
 
     def add(self, counts: Sequence[int], total: float) -> None:
         """Counts values that were sorted elsewhere, by the same bounds."""
         self._counts = [mine + theirs for mine, theirs in zip(self._counts, counts, strict=True)]
-        self._sum += total
+        self.sum += total
 
     def buckets(self) -> list[tuple[str, float]]:
         """Cumulative counts by upper bound, as `HistogramMetricFamily` takes them."""
@@ -43,8 +43,3 @@ class Histogram:
             total += count
             buckets.append((str(bound), total))
         return buckets
-
-    @property
-    def sum(self) -> float:
-        """Sum of all values."""
-        return self._sum

@@ -18,12 +18,18 @@ class PastTableView(TableView):
 
     Its states are those that the log knew: a bridge that had confirmed a publisher by then counts,
     as it did then while its heartbeats came.
+
+    Args:
+        fresh_until: until when those count that had confirmed publishers, Unix seconds.
+        moment: that is asked of; before any other where a position is.
     """
 
-    def __init__(self, table: PastTable) -> None:
-        super().__init__()
+    def __init__(
+        self, table: PastTable, fresh_until: FreshUntil, *, moment: float = -math.inf
+    ) -> None:
+        super().__init__(clock=lambda: moment)
         self._table = table
-        self._fresh = dict.fromkeys(table.sources, math.inf)
+        self._fresh = fresh_until
         self._registered = [known.registration for known in table.registrations.values()]
 
     @property

@@ -28,18 +28,17 @@ class ServiceView(NamedTuple):
     """One registered publisher for `/services`.
 
     Attributes:
-        registration: as registered.
         state: what is folded of it.
         connected: None where this process cannot know, because another one's bridge follows it.
         standing: how far answers of it can be trusted.
-        acting: its `Activity`, or "" where that is not known; and since when, Unix seconds.
+        activity: its `Activity`, or "" where that is not known; and since when, Unix seconds.
     """
 
     registration: Registration
     state: PublisherState
     connected: bool | None
     standing: Standing
-    acting: tuple[str, float] = ("", 0.0)
+    activity: tuple[str, float] = ("", 0.0)
 
 
 class SegmentView(NamedTuple):
@@ -176,7 +175,6 @@ class AsOf(NamedTuple):
     """A past moment: one of these.
 
     Attributes:
-        positions: of each partition of the log.
         seconds: Unix seconds.
     """
 
@@ -189,7 +187,6 @@ class PastQuestion(NamedTuple):
 
     Attributes:
         tenant_id, model_name, block_size: of the streams that such queries depend on.
-        lora_name: of the scope.
         prefixes: makes the prefix hashes of the prompt's blocks, (n,) u64 LE, in any order. A long
             prompt has megabytes of them: called in a thread, when it is this query's turn.
     """
@@ -256,7 +253,6 @@ class PublisherRegistry(Protocol):
         change.
 
         Args:
-            registration: of the publisher.
             replace: whether it takes the place of what `schemas.registration.replaced_by` names,
                 which stays where an error is raised.
 

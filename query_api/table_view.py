@@ -24,13 +24,19 @@ from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import NO_LEDGERS, Ledger
-from streams.table.scope_states import FreshUntil, ScopeStates
+from streams.table.scope_states import (
+    NO_CONTRADICTIONS,
+    Contradictions,
+    FreshUntil,
+    ScopeStates,
+)
 
 WITHOUT_EVENTS: Final = Standing(AnswerState.UNCONFIRMED, Doubt.NO_EVENTS, 0.0)
 """Of an engine that publishes none: nothing of it is in the table, whose answers it changes not."""
 
 
 _WITHOUT_ADAPTER: Final = Standing(AnswerState.UNCONFIRMED, Doubt.ADAPTER_UNKNOWN, 0.0)
+_RELOADED: Final = Standing(AnswerState.UNCONFIRMED, Doubt.ADAPTER_RELOADED, 0.0)
 
 
 class TableView(ABC):
@@ -53,6 +59,7 @@ class TableView(ABC):
         wall_clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         self._changes = ChangeSignal() if changes is None else changes
+        self._contradictions = NO_CONTRADICTIONS
         self._now = clock
         self._wall_clock = wall_clock
 
@@ -95,7 +102,7 @@ class TableView(ABC):
         """Whether the link to a publisher is up; None where this process cannot know."""
         return None
 
-    def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
+    def _activity(self, publisher: PublisherKey) -> tuple[str, float] | None:
         """What a publisher does, and since when; None where only its bridge knows, which has
         written it into the log.
         """
@@ -122,7 +129,7 @@ class TableView(ABC):
             return Verdict(AnswerState.STALE)
         if self._is_damaged(scope):
             return Verdict(AnswerState.DEGRADED)
-        state, until = self._states().verdict(scope, self._fresh_until(), now)
+        state, until = self._states().verdict(scope, self._fresh_until(), now, self._contradictions)
         if state is AnswerState.EXACT and scope.lora_name and self.kernel.without_adapter(scope):
             return Verdict(AnswerState.UNCONFIRMED)
         return Verdict(state, min(until, stale_at))
@@ -135,6 +142,11 @@ class TableView(ABC):
         """Something that verdicts depend on is another than before."""
         self._changes.changed()
 
+    def contradict(self, contradictions: Contradictions) -> None:
+        """Outcomes contradict this and nothing else of what the table says. From any thread."""
+        self._contradictions = contradictions
+        self.changed()
+
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
         pools = {one.publisher for one in self._registrations() if one.is_pool}
@@ -146,6 +158,8 @@ class TableView(ABC):
             state = known.get(publisher)
             if publisher in pools or (state is not None and state.concerns_all):
                 shared.append(standing)
+            if scope.lora_name and self._states().reloads_adapters(publisher):
+                standing = _worse(standing, _RELOADED)
             if publisher not in pools:
                 worst[name] = _worse(worst.get(name, standing), standing)
         for standing in shared:  # what every instance holds
@@ -161,7 +175,9 @@ class TableView(ABC):
             return Standing(AnswerState.STALE, BEHIND_LOG, 0.0)
         if self._is_damaged(_scope_of(publisher)):
             return Standing(AnswerState.DEGRADED, DAMAGED_ROWS, 0.0)
-        return self._states().standing(publisher, self._fresh_until(), self._now())
+        return self._states().standing(
+            publisher, self._fresh_until(), self._now(), self._contradictions
+        )
 
     def standings(self) -> dict[PublisherKey, Standing]:
         """Of every registered publisher of events. Cost O(publishers)."""
@@ -199,12 +215,12 @@ class TableView(ABC):
         if not registration.has_events:
             return ServiceView(registration, PublisherState(), None, WITHOUT_EVENTS)
         state = self._publishers().get(publisher, PublisherState())
-        acting = self._acting(publisher)
-        if acting is None:
+        activity = self._activity(publisher)
+        if activity is None:
             said = state.confirmation
-            acting = ("", 0.0) if said is None else (said.activity, said.activity_since)
+            activity = ("", 0.0) if said is None else (said.activity, said.activity_since)
         connected, standing = self._connected(publisher), self.standing(publisher)
-        return ServiceView(registration.as_registered, state, connected, standing, acting)
+        return ServiceView(registration.as_registered, state, connected, standing, activity)
 
 
 def _worse(one: Standing, other: Standing) -> Standing:

@@ -70,7 +70,6 @@ class UnknownScopes:
     """See the module. Used on one loop; `asked` may be called from any thread.
 
     Args:
-        view: whose scopes.
         monotonic: seconds, for how old what is known may be.
         clock: Unix seconds.
     """

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from bridge.link_numbers import NO_LINK, next_of
+from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
 from replay.capture.errors import CaptureDamagedError, CaptureError
@@ -36,7 +37,6 @@ class SequencingResult(NamedTuple):
     """What frames came to.
 
     Attributes:
-        messages: that were taken.
         dropped: messages, batches and events that could not be used, by reason.
         gaps: batches that are missing.
         restarts: of publishers.
@@ -54,7 +54,6 @@ class CaptureRecords:
     """The records of a capture, in the order in which they were written or would have been.
 
     Args:
-        capture: of either kind.
         packer: of frames' events; the kernel's where there is one.
         registrations: of the publishers of frames, by lane, where the header has none, or another
             one is wanted.
@@ -104,7 +103,7 @@ class CaptureRecords:
     @property
     def sequenced(self) -> SequencingResult:
         """What the frames came to; of a capture of records all is 0."""
-        counters = [one.stream.counters for one in self._sequencers.values()]
+        counters = list(self.counters.values())
         dropped: Counter[str] = Counter()
         for one in counters:
             dropped.update(one.dropped)
@@ -115,6 +114,11 @@ class CaptureRecords:
             restarts=sum(one.restarts for one in counters),
             duplicates=sum(one.duplicates for one in counters),
         )
+
+    @property
+    def counters(self) -> Mapping[PublisherKey, PublisherCounters]:
+        """What the frames of each publisher came to; of a capture of records none."""
+        return {name: one.stream.counters for name, one in self._sequencers.items()}
 
     def unproven_before(self, partition: int) -> int:
         """See `Capture.unproven_before`."""

@@ -34,7 +34,6 @@ class Step(NamedTuple):
     Attributes:
         partition, position: where it stands; see `replay.capture.format`.
         time: Unix seconds, by the bridge's clock.
-        record: itself.
         events: of an events record, those that are new, with their places in it.
         forgets: whether all that its publisher held before is gone: it has restarted, or was
             unregistered.
@@ -58,7 +57,7 @@ class Step(NamedTuple):
         return self.time
 
 
-class _Place:
+class _FoldedPublisher:
     """What was folded of one publisher."""
 
     __slots__ = ("begun", "incarnation", "sequence")
@@ -75,11 +74,9 @@ class BlockEvents:
     Args:
         records: of a capture of either kind.
         total: how many there are, where that is known.
-        tell: called now and then.
         stopped: whether to end before.
 
     Attributes:
-        records: how many were read.
         skipped: records that no fold takes, by reason.
         ended: whether it came to the end.
     """
@@ -96,7 +93,7 @@ class BlockEvents:
         self._total = total
         self._tell = tell
         self._stopped = stopped
-        self._places: dict[PublisherKey, _Place] = {}
+        self._places: dict[PublisherKey, _FoldedPublisher] = {}
         self.records = 0
         self.skipped: Counter[str] = Counter()
         self.ended = True
@@ -141,7 +138,7 @@ class BlockEvents:
         if isinstance(record, EventsRecord):
             decoded = read_events(bytes(record.events))
         if place is None:
-            place = self._places[publisher] = _Place()
+            place = self._places[publisher] = _FoldedPublisher()
         forgets = record.incarnation > place.incarnation
         if forgets:
             forgets = place.incarnation > 0
@@ -161,7 +158,7 @@ class BlockEvents:
 
 
 def _after_begun(
-    record: SequencedRecord, place: _Place, events: list[tuple[int, BlockEvent]]
+    record: SequencedRecord, place: _FoldedPublisher, events: list[tuple[int, BlockEvent]]
 ) -> list[tuple[int, BlockEvent]] | None:
     """Those that were not folded with an earlier part of their batch; None where all were."""
     begun, place.begun = place.begun, 0

@@ -40,9 +40,7 @@ class ReplayedTable:
     objects of a pool are joined within theirs.
 
     Attributes:
-        kernel: the index.
         states: of the answers, by scope.
-        records: how many were taken.
         skipped: how many of them were not folded, by reason.
         named: the first of these, but for duplicates.
     """
@@ -183,11 +181,8 @@ def fold_capture(
     """Folds all records; whether it came to the end.
 
     Args:
-        records: to fold.
-        table: into which.
         total: how many entries the capture has, where they are its records.
         pace: when each is folded; None for as fast as it goes.
-        tell: called now and then.
         stopped: whether to end before.
 
     Raises:

@@ -82,7 +82,6 @@ class _Survey(NamedTuple):
         local: by publisher, its address that is a socket of this machine's file system.
         unproven: the registrations of publishers of which it is not known what they hold.
         partial: whether the capture does not begin where its log did.
-        total: how many records there are.
     """
 
     firsts: dict[PublisherKey, Cursor]
@@ -105,11 +104,9 @@ def load_into_log(
     O(log and capture).
 
     Args:
-        make_records: of the capture.
         data: the directory; no service may use it.
         force: append also what the log has already.
         local_sockets: append also registrations of sockets of this machine's file system.
-        tell: called now and then.
         stopped: whether to end before.
 
     Raises:

@@ -52,13 +52,10 @@ class CapturePublisher:
     """The sockets of one publisher; one thread.
 
     Args:
-        context: of the sockets.
-        endpoint: of the PUB socket.
         replay_endpoint: of the ROUTER socket; "" for none.
 
     Attributes:
         endpoint, replay_endpoint: as bound.
-        subscriptions: how many there are.
         sent: messages.
         replayed: messages that were sent again.
 
@@ -241,9 +238,7 @@ class CapturePublishers:
         """Sends the messages of these publishers; whether it came to the end.
 
         Args:
-            messages: of the capture.
             speed: see `ReplayPace`.
-            tell: called now and then.
         """
         pace = ReplayPace(speed, stopped=self._stopped, clock=self._clock, sleep=self.serve)
         for number, message in enumerate(messages):

@@ -55,7 +55,6 @@ class Outgoing:
     """The messages of a capture; O(capture) to make, since the publishers of records are found.
 
     Args:
-        capture: of either kind.
         renumber: number the batches of records from 0 on, without a hole.
 
     Attributes:

@@ -28,7 +28,6 @@ def create_app(
     router: Router | None = None,
     tokenizer: Tokenizer | None = None,
     acting: AdviceActor | None = None,
-    select_service: bool = False,
     workers: "WorkerSource | None" = None,
     commands: "WorkerCommands | None" = None,
     gateway: "Gateway | None" = None,
@@ -37,12 +36,9 @@ def create_app(
     """The application of one table and one set of publishers, with what all rooms add.
 
     Args:
-        view: what is answered from.
-        registry: what registrations change.
         router: decides who gets a request; None: there are no routes for that.
         tokenizer: makes tokens of text; None: bodies with text are refused.
         acting: see `routing_feature`.
-        select_service: see there.
         workers: knows more of LMCache's workers than the view.
         commands: has LMCache's workers execute commands; None where nothing does.
         gateway: that runs beside the service; None: there is none.
@@ -50,7 +46,7 @@ def create_app(
     """
     features: list[MakeFeature] = []
     if router is not None:
-        features.append(routing_feature(router, acting=acting, select_service=select_service))
+        features.append(routing_feature(router, acting=acting))
     reports = None if gateway is None else gateway.placer.cache_reports
     questions = None if tokenizer is None else tokenizer.questions
     features.append(doctor_feature(router, reports, questions))

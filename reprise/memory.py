@@ -7,7 +7,6 @@ as when all engines clear. That costs milliseconds each time, in a thread of its
 """
 
 import ctypes
-import logging
 import resource
 import threading
 from collections.abc import Callable
@@ -22,8 +21,6 @@ MEMORY_LOOK_S: Final = 5.0  # between two looks how much memory the process has
 MEMORY_GROWTH_BYTES: Final = 32 * MIB  # of a process, before it is asked to give back
 MEMORY_TRIMS: Final = 12  # looks at which it is asked then
 MEMORY_TRIM_LOOKS: Final = 12  # after so many looks without, one that stays grown is asked again
-
-logger = logging.getLogger(__name__)
 
 
 class MemoryReturner:

@@ -18,7 +18,7 @@ import logging
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from prometheus_client import CollectorRegistry
@@ -35,8 +35,8 @@ from reprise.bounds import MONITOR_STOP_S
 from reprise.http.connections import Connections
 from reprise.http.handover import ConnectionsServer
 from reprise.http.listening import bind
+from reprise.http.monitor_settings import MonitorSettings
 from reprise.http.tls import Tls
-from reprise.http.tls_settings import TlsSettings
 from schemas.conditions import Conditions, health_document, ready_document
 
 # No client can hold the monitor up.
@@ -57,8 +57,6 @@ def monitor_app(
 
     Args:
         role: its name, as in `reprise ROLE`.
-        conditions: of the role.
-        metrics: what `/metrics` exposes.
         fields: what the role adds to `/health`; asked on the loop that serves.
     """
     version = package_version()
@@ -90,15 +88,6 @@ def _json(status: int, document: dict[str, object]) -> Response:
     return Response(body, status, headers=_CLOSE, media_type="application/json")
 
 
-def monitor_tls(settings: TlsSettings | None) -> Tls | None:
-    """How a monitor is encrypted; None: it is not.
-
-    Raises:
-        ConfigurationError: the certificate cannot be used.
-    """
-    return None if settings is None else Tls(settings)
-
-
 def monitor_connections(lifetime_s: float = MONITOR_REQUEST_S) -> Connections:
     """Those of one monitor, each of which lasts so long at most, whatever is sent over it."""
     return Connections(connections_max=MONITOR_CONNECTIONS_MAX, lifetime_s=lifetime_s)
@@ -127,47 +116,54 @@ class _Server(ConnectionsServer):
             logger.exception("The monitor failed; the role continues without it")
 
 
-def listen(host: str, port: int, tls: Tls | None = None) -> socket.socket:
-    """The monitor's socket, bound.
+class Listening(NamedTuple):
+    """The monitor's socket, and how it is encrypted; None: it is not."""
 
-    Args:
-        host: the address or name to listen on.
-        port: 0 for any.
-        tls: how it is encrypted; None: it is not.
+    socket: socket.socket
+    tls: Tls | None
+
+
+def listening_of(settings: MonitorSettings) -> Listening | None:
+    """Where a role is to be monitored; None: nowhere.
 
     Raises:
-        ConfigurationError: the address cannot be bound.
+        ConfigurationError: the address cannot be bound, or the certificate not be used.
     """
-    listening = bind(host, port, option="--metrics-port")
+    tls = None if settings.tls is None else Tls(settings.tls)
+    if settings.port is None:
+        return None
+    listening = bind(settings.host, settings.port, option="--metrics-port")
     listening.listen(MONITOR_CONNECTIONS_MAX)  # whoever reads the line below may connect at once
     scheme = "http" if tls is None else "https"
     logger.info("Metrics on %s://%s:%d/metrics", scheme, *listening.getsockname()[:2])
-    return listening
+    return Listening(listening, tls)
 
 
 @contextlib.asynccontextmanager
 async def monitored_here(
-    app: ASGIApp, listening: socket.socket, connections: Connections, tls: Tls | None = None
+    app: ASGIApp, listening: Listening, connections: Connections
 ) -> AsyncIterator[None]:
     """Serves on the running loop for as long as the context is open."""
-    server = _Server(app, connections, tls)
-    serving = asyncio.create_task(server.serve_until_exit(listening))
+    server = _Server(app, connections, listening.tls)
+    serving = asyncio.create_task(server.serve_until_exit(listening.socket))
     try:
         yield
     finally:
         server.should_exit = True
         await asyncio.wait((serving,), timeout=MONITOR_STOP_S)
-        listening.close()
+        listening.socket.close()
 
 
 @contextlib.contextmanager
 def monitored_beside(
-    app: ASGIApp, listening: socket.socket, connections: Connections, tls: Tls | None = None
+    app: ASGIApp, listening: Listening, connections: Connections
 ) -> Iterator[None]:
     """Serves on a thread of its own for as long as the context is open."""
-    server = _Server(app, connections, tls)
+    server = _Server(app, connections, listening.tls)
     thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve_until_exit(listening)), name="monitor", daemon=True
+        target=lambda: asyncio.run(server.serve_until_exit(listening.socket)),
+        name="monitor",
+        daemon=True,
     )
     thread.start()
     try:
@@ -175,4 +171,4 @@ def monitored_beside(
     finally:
         server.should_exit = True
         thread.join(MONITOR_STOP_S)
-        listening.close()
+        listening.socket.close()

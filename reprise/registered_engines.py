@@ -1,7 +1,6 @@
 """The registered engines, as `tokens` asks them, and the tokenizer of a role that does."""
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Final
 
 from bridge.engine_http.client import KeepAlivePool, post
@@ -10,6 +9,7 @@ from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions
 from schemas.identities import DEFAULT_TENANT
 from tokens.interface import Engine, EngineAnswer
+from tokens.settings import TokensSettings
 from tokens.tokenizer import Tokenizer
 
 LOOK_S: Final = 1.0  # between two looks at who is registered, of thousands each time
@@ -61,15 +61,9 @@ def _address(url: str) -> str:
     return url.rstrip("/") if url.startswith(("http://", "https://")) else ""
 
 
-def open_tokenizer(paths: Mapping[str, Path], view: View, conditions: Conditions) -> Tokenizer:
-    """The tokenizer of a role, with the files of its models read: a second each.
-
-    Args:
-        paths: the directories of models, by name.
-        view: of the role.
-        conditions: of the same.
-    """
+def open_tokenizer(settings: TokensSettings, view: View, conditions: Conditions) -> Tokenizer:
+    """The tokenizer of a role, with the files of its models read: a second each."""
     engines = RegisteredEngines(view, REAL_CLOCK)
-    tokenizer = Tokenizer(paths, engines, REAL_CLOCK, conditions)
+    tokenizer = Tokenizer(settings.files, engines, REAL_CLOCK, conditions)
     tokenizer.read()
     return tokenizer

@@ -3,18 +3,18 @@
 All of `reprise` sees the first two through this module, and none of the service sees the lab.
 """
 
-from collections.abc import Callable
-from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from schemas.errors import ConfigurationError
+from schemas.setting import part
 
 if TYPE_CHECKING:
     from gateway.gateway import Gateway as Gateway
     from gateway.room import GatewayRoom
     from gateway.settings import GatewaySettings as GatewaySettings
     from lmcache_adapter.acting.actor import Actor as Actor
+    from lmcache_adapter.acting.settings import ActingSettings as ActingSettings
     from lmcache_adapter.distributed import LmcacheBridge as LmcacheBridge
     from lmcache_adapter.embedded import EmbeddedLmcache as EmbeddedLmcache
     from lmcache_adapter.http.workers import WorkerSource as WorkerSource
@@ -28,7 +28,15 @@ LMCACHE: Final = "lmcache_adapter"
 GATEWAY: Final = "gateway"
 LAB: Final = "lab"
 
-R = TypeVar("R")
+
+@part
+class NoSettings:
+    """What can be set of a room that is left out."""
+
+    is_on: ClassVar[bool] = False
+
+    def check(self) -> None:
+        """Nothing is wrong with them."""
 
 
 class MissingRoomError(ConfigurationError):
@@ -64,16 +72,16 @@ def lmcache() -> "LmcacheRoom | None":
     return ROOM
 
 
-def lmcache_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--lmcache` and what belongs to it, handed over as `lmcache`; no options without the room."""
+def lmcache_settings() -> "type[LmcacheSettings]":
+    """Of roles that workers connect to; `NoSettings` without the room."""
     room = lmcache()
-    return _without(command, lmcache=None) if room is None else room.options(command)
+    return NoSettings if room is None else room.settings  # type: ignore[return-value]
 
 
-def acting_options(command: Callable[..., R]) -> Callable[..., R]:
-    """What acts on advice, handed over as `act_s`; no options without the room."""
+def acting_settings() -> "type[ActingSettings]":
+    """Of roles that can act on advice; `NoSettings` without the room."""
     room = lmcache()
-    return _without(command, act_s=0.0) if room is None else room.acting_options(command)
+    return NoSettings if room is None else room.acting_settings  # type: ignore[return-value]
 
 
 def gateway() -> "GatewayRoom | None":
@@ -85,15 +93,7 @@ def gateway() -> "GatewayRoom | None":
     return ROOM
 
 
-def gateway_options(command: Callable[..., R]) -> Callable[..., R]:
-    """`--gateway` and what belongs to it, handed over as `gateway`; no options without the room."""
+def gateway_settings() -> "type[GatewaySettings]":
+    """Of roles that have a router; `NoSettings` without the room."""
     room = gateway()
-    return _without(command, gateway=None) if room is None else room.options(command)
-
-
-def _without(command: Callable[..., R], **values: Any) -> Callable[..., R]:
-    @wraps(command)
-    def run(*args: Any, **options: Any) -> R:
-        return command(*args, **options, **values)
-
-    return run
+    return NoSettings if room is None else room.settings  # type: ignore[return-value]

@@ -12,7 +12,9 @@ read back: see `overlay/`. What becomes of a request, and where:
     booked       here, then in the fold    fold/bookings.py        Bookings.book
     reported     here, then in the fold    fold/bookings.py        Bookings.report
     released     its engine is gone        fold/bookings.py        Bookings.release
-    expired      by the time of the log    fold/bookings.py        Bookings.expire
+    expired      by the time of the log,   fold/bookings.py        Bookings.expire
+                 here by this clock        overlay/bookings.py     OverlaidBookings.advance
+                 after 300 s, or longer    fold/booking.py         BOOKING_EXPIRY_S, a timeout
     left         no own record any more    overlay/bookings.py     OverlaidBookings.come
     lost         the log does not have it  overlay/__init__.py     what stays, and what goes
     learned      times, prefixes, losses   fold/fold.py            RoutingFold.apply

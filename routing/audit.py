@@ -15,11 +15,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from logs.embedded import ReadOnlyLog
 from logs.interface import LogEntry
 from routing.costs import Costs
 from routing.interface import Candidate, Choice, Request
-from routing.log.embedded import ROUTING_LOG_PATH
+from routing.log.declaration import ROUTING
 from routing.policies.decide import (
     DecisionRequest,
     DecisionResult,
@@ -28,6 +27,7 @@ from routing.policies.decide import (
     costs_of_model,
     decide,
     terms_of,
+    total_s,
     with_terms,
 )
 from routing.policies.ranking import tie_of
@@ -69,7 +69,6 @@ class DecisionDisagreement(NamedTuple):
 
     Attributes:
         name: its `decision_id`.
-        offset: of its record in the routing log.
         policy: that it names.
         differences: at least one.
     """
@@ -257,7 +256,7 @@ def _differences(
         one = candidates[chosen]
         terms = terms_of(Choice(0.0, one, one.cached), decision.prompt_tokens, one.costs or costs)
         derived[chosen] = with_terms(derived[chosen], one.cached, terms)
-        predicted = sum(terms)
+        predicted = total_s(terms)
     for place, (said, found) in enumerate(zip(decision.candidates, derived, strict=True)):
         yield from _of_candidate(place, said, found, with_tbt=not decodes)
     if decided.costs != decision.costs:
@@ -317,11 +316,10 @@ def verify_decisions(
         StorageError: it is in no state to be opened. What is damaged of it is `unreadable`.
     """
     verified = VerifiedDecisions()
-    path = data / ROUTING_LOG_PATH
-    if not path.exists():
+    if not ROUTING.path_in(data).exists():
         return verified
     try:
-        log = ReadOnlyLog(path, data=data)
+        log = ROUTING.read_only(data)
     except DamagedError as error:
         verified.cut(0, 1, error)
         return verified

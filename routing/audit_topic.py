@@ -8,6 +8,7 @@ from brokers.options import client_options
 from logs.partition_log import opened_partitions
 from logs.topic import bounds_in, read_once
 from routing.audit import VerifiedDecisions
+from routing.log.topics import ROUTING_TOPIC
 from schemas.errors import ConfigurationError
 from schemas.identities import Offset
 from schemas.limits import TAIL_REACH_S
@@ -27,7 +28,7 @@ def verify_routing_topic(settings: KafkaSettings, on_progress: Tell = silent) ->
 
 async def _verify_routing_topic(settings: KafkaSettings, on_progress: Tell) -> VerifiedDecisions:
     options, verified = client_options(settings), VerifiedDecisions()
-    topic = settings.routing.log.name
+    topic = settings.topic(ROUTING_TOPIC).name
     await until_reached(
         lambda: check_access(options), servers=settings.bootstrap, patience_s=TAIL_REACH_S
     )

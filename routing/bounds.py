@@ -28,6 +28,7 @@ RETRY_AFTER_MAX_S: Final = 60  # what a refused client is told at the most
 # It is a fold, so these bounds are the same for every reader. What is dropped:
 # reprise_routing_forgotten_total, of what is given.
 PROMISES_OPEN_MAX: Final = 32_768  # of which more may be told; 2 KiB each: of="promises"
+CONTRADICTIONS_MAX: Final = 16_384  # publishers with decisions, 2 KiB each: of="outcome_windows"
 DECISION_MARKS_MAX: Final = 64  # prefixes of one decision; a prompt has no use for more
 HOT_COUNTERS_MAX: Final = 1024  # prefixes of one scope that are counted, 600 bytes each
 PREDICTED_MARKS_MAX: Final = 262_144  # 400 bytes each; the oldest go: of="predicted"
@@ -37,5 +38,8 @@ TARGETS_KEPT_S: Final = 0.25  # after this it is looked again who is registered,
 QUEUED_SUMMED_MAX: Final = 1024  # prompts of one target that a report looks at: its time
 LOAD_SUM_MAX: Final = 2**40  # of what is booked at one target; what is above it, is not told apart
 ROUTE_REPEAT_S: Final = 60.0  # a request id that comes again within this gets the same answer
+ROUTE_ANSWERS_MAX: Final = 16_384  # kept for that, about 1 KiB each; the oldest goes:
+# reprise_routing_forgotten_total{of="answers"}
+ROUTE_ANSWERS_BYTES_MAX: Final = 64 * MIB  # of them, with all names: likewise
 ROUTING_QUEUE_ITEMS: Final = 65_536  # decisions, reports and samples that are not written yet:
 # reprise_routing_dropped_total{reason="queue_full"}

@@ -5,7 +5,7 @@ tenant's targets, however many, cost no other tenant any.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from routing.bounds import LOAD_TARGETS_MAX
@@ -19,26 +19,26 @@ class ByTarget(Generic[ValueT]):
 
     Attributes:
         dropped: targets that had to go for others.
+        get: what is kept of a target, or None.
     """
 
     def __init__(self) -> None:
         self.dropped = 0
         self._known: OrderedDict[Target, ValueT] = OrderedDict()
         self._tenants: dict[str, OrderedDict[Target, None]] = {}
+        self.get: Callable[[Target], ValueT | None] = self._known.get
 
     def __len__(self) -> int:
         """Of how many targets."""
         return len(self._known)
 
-    def get(self, target: Target) -> ValueT | None:
-        """What is kept of it."""
-        return self._known.get(target)
-
     def put(self, target: Target, value: ValueT) -> None:
         """Keeps it in place of what was."""
         self._known[target] = value
         self._known.move_to_end(target)
-        of_tenant = self._tenants.setdefault(target.tenant_id, OrderedDict())
+        of_tenant = self._tenants.get(target.tenant_id)
+        if of_tenant is None:
+            of_tenant = self._tenants[target.tenant_id] = OrderedDict()
         of_tenant[target] = None
         of_tenant.move_to_end(target)
         if len(self._known) > LOAD_TARGETS_MAX:

@@ -7,15 +7,12 @@ from routing.http import decisions, routes, views
 from routing.http.endpoint import RoutingEndpoint
 
 
-def routing_feature(
-    router: Router, *, acting: AdviceActor | None = None, select_service: bool = False
-) -> MakeFeature:
+def routing_feature(router: Router, *, acting: AdviceActor | None = None) -> MakeFeature:
     """Its routes.
 
     Args:
         router: decides who gets a request.
         acting: acts on advice; None where nobody does.
-        select_service: whether it can also be asked as Dynamo's select service is.
     """
 
     def make(parts: HttpParts) -> Feature:
@@ -24,12 +21,12 @@ def routing_feature(
         found = routes.routing_routes(endpoint, router, wire)
         found.include(views.routing_views(view, router, wire, acting))
         found.include(decisions.decision_routes(router, wire))
-        if select_service:
+        if router.settings.select_service:
             from routing.select.routes import select_routes  # few services are asked so
 
             found.include(
                 select_routes(view, parts.registry, router, parts.bodies, tracer=parts.tracer)
             )
-        return Feature(found, (endpoint,))
+        return Feature(found, (endpoint,), decisions=endpoint)
 
     return make

@@ -18,7 +18,6 @@ class Request(NamedTuple):
 
     Attributes:
         decision: its number among all decisions, from 0; what `round-robin` goes by.
-        prompt_tokens: of the prompt.
         tie: u64 that names the decision; candidates with equal keys are put in an order that
             follows from it (`ranking.ordered`).
         class_tokens: by so many first ones it is of the class of `HotClasses`; 0 for of none.
@@ -36,7 +35,6 @@ class Candidate(NamedTuple):
     """An instance that may be chosen, with what is known of it.
 
     Attributes:
-        instance_id: its name.
         cached: tokens of the prompt that it holds as a continuous prefix, on any tier.
         gpu: of these, the first ones, which are on its GPU; the others must be loaded.
         wait_s: seconds until it would begin with this request.
@@ -83,7 +81,6 @@ class Choice(NamedTuple):
 
     Attributes:
         key: the lowest wins.
-        candidate: whom it is about.
         prefix: tokens that it would not have to compute, those that it would fetch included.
         fetch_from: instance that it would fetch the rest of the prefix from, "" for none.
         queue_s, load_s, transfer_s, prefill_s: seconds that it would wait, load from a slower tier,
@@ -111,9 +108,7 @@ class Rank(Protocol):
         self, request: Request, candidates: Sequence[Candidate], costs: Costs, parameters: Any, /
     ) -> list[Choice]:
         """Args:
-        request: to be routed.
         candidates: at least one, sorted by name.
-        costs: what things take.
         parameters: of the policy's own type.
         """
         ...

@@ -85,6 +85,11 @@ def _forgotten(state: RoutingLogState) -> Samples:
     return by_label(counts | state.folded.read(lambda fold: fold.forgotten))
 
 
+def _by_kernel(state: RoutingLogState) -> Samples:
+    names = ("decided", "repeated", "queue_full")
+    return [((name,), count) for name, count in zip(names, state.live.kernel_counts(), strict=True)]
+
+
 def _noted(state: RoutingLogState) -> Totals:
     """Sums over all promises that this service has folded, as they are now."""
     return state.folded.read(lambda fold: deepcopy(fold.observations.totals.noted))
@@ -206,6 +211,14 @@ ROUTING: Final[tuple[Family[RoutingLogState] | Histogram[RoutingLogState], ...]]
             chosen=lambda noted: noted.decisions - noted.refused,
             refused=lambda noted: noted.refused,
         ),
+    ),
+    counters(
+        "reprise_routing_kernel_decisions",
+        "Plain requests to be routed, without Python: decided, repeated (the answer of before was"
+        " given again), or queue_full (left to Python, since too many decisions waited to be"
+        " booked).",
+        ("outcome",),
+        _by_kernel,
     ),
     counters(
         "reprise_routing_outcomes",

@@ -29,7 +29,8 @@ def decision_bytes(decision: Decision) -> int:
     """Of a decision, with all of its candidates. Cost O(candidates)."""
     scope = decision.scope
     size = OBJECT_SIZE * (1 + len(decision.candidates)) + MARK_SIZE * len(decision.marks)
-    size += text_bytes(*scope[:3], scope.additional_salt, decision.policy)
-    size += text_bytes(decision.request_id, decision.session_id, decision.class_name)
-    size += text_bytes(*[one.instance_id for one in decision.candidates])
-    return size + text_bytes(*[one.fetch_from for one in decision.candidates])
+    names = [*scope[:3], scope.additional_salt, decision.policy]
+    names += decision.request_id, decision.session_id, decision.class_name
+    for one in decision.candidates:
+        names += one.instance_id, one.fetch_from
+    return size + text_bytes(*names)

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from schemas.identities import (
     ATTENTION_ONLY,
+    CHUNKS_DIFFER,
     COPIES_UNKNOWN,
     GROUPS_DIFFER,
     HASHES_DIFFER,
@@ -61,23 +62,30 @@ class Doubt(StrEnum):
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
     ENGINE_AWAY = "engine_away"  # its link is up, and its HTTP address does not answer
     PROCESS_CHANGED = "process_changed"  # its HTTP address names another process over the same link
+    MODEL_CHANGED = "model_changed"  # it served the registered model, and serves others now
     ASLEEP = "asleep"  # it was put to sleep, and nothing has come since it was
     SPOOLED = "spooled"  # its records wait on the bridge's disk
     NOT_SYNCED = "not_synced"  # what an LMCache worker holds is not known, or not known any more
     WORKER_SILENT = "worker_silent"  # an LMCache worker's heartbeats stay away
-    COPIES_UNKNOWN = COPIES_UNKNOWN  # it has removed a copy of a block: perhaps the only one
+    COPIES_UNKNOWN = COPIES_UNKNOWN  # one of several blocks of a name went: perhaps the only one
     GROUPS_DIFFER = GROUPS_DIFFER  # not all of its cache groups hold the same blocks
     HASHES_DIFFER = HASHES_DIFFER  # a pool: engines call the same blocks of it otherwise
     OBJECTS_WAIT = OBJECTS_WAIT  # a pool: of objects of it no engine has said which blocks they are
     POOL_REMOVED = POOL_REMOVED  # it has removed from a pool what only others had stored there
     POOL_CLEARED = "pool_cleared"  # what it had stored for all instances may be there yet
+    LENDER_GONE = "lender_gone"  # a pool: an instance that may have lent it memory has ended
     TIERS_CLEARED = "tiers_cleared"  # it has cleared its GPU: on CPU or DISK all may be there yet
     NEVER_REMOVED = "never_removed"  # it says what is on CPU or DISK, and never what is gone
     CHUNKS_UNKNOWN = "chunks_unknown"  # what it has offloaded may be blocks kept several as one
+    CHUNKS_DIFFER = CHUNKS_DIFFER  # what it has beside its GPU is of another size than registered
     PARTIAL_REUSE = "partial_reuse"  # it may have overwritten blocks, and says nothing of that
+    GROUPS_UNKNOWN = "groups_unknown"  # its engine may have cache groups that nothing tells of
+    DROPS_UNSAID = "drops_unsaid"  # it may lose what it holds, or events, and says nothing of that
+    ADAPTER_RELOADED = "adapter_reloaded"  # it may have loaded it again: of no use is what it has
     ADAPTER_UNKNOWN = "adapter_unknown"  # a pool has blocks of the adapter: has it loaded that?
     ATTENTION_ONLY = ATTENTION_ONLY  # its windows' or recurrent states are not in the table
     UNHELD_REMOVED = UNHELD_REMOVED  # it has removed from its GPU what it had never stored
+    OUTCOMES_DIFFER = "outcomes_differ"  # it finds more or less in its cache than answers say
     NO_EVENTS = "no_events"  # it publishes none: only decisions say what it holds
     NOT_FOLLOWED = "not_followed"  # no bridge follows it
     NO_HEARTBEAT = "no_heartbeat"  # its bridge has not been heard of, or is far behind

@@ -20,6 +20,43 @@ Token = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32 - 1)]
 """A token as it is written: some write their 32 bits as i32, as Conductor's clients do."""
 
 
+class MessageRun(Protocol):
+    """Messages of one publisher as they came, one after the other: topic, number of 8 bytes, and
+    payload of each, in one buffer of the Rust kernel, which makes no object of any of them.
+    """
+
+    def __len__(self) -> int:
+        """How many they are."""
+        ...
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all their frames."""
+        ...
+
+    def begins(self, number: int, /) -> bool:
+        """Whether the first of them has this number, big-endian."""
+        ...
+
+    def message(self, at: int, /) -> list[bytes]:
+        """The frames of one. Cost O(bytes)."""
+        ...
+
+    def first(self, count: int, /) -> "MessageRun":
+        """So many of the first, or all; the buffer is shared, and nothing is copied."""
+        ...
+
+    def after(self, count: int, /) -> "MessageRun":
+        """Those behind so many of the first, likewise."""
+        ...
+
+    def fitting(self, messages_max: int, bytes_until: int, bytes_max: int, /) -> int:
+        """How many of the first can be taken: none behind `bytes_until` bytes of those before, and
+        none beyond `bytes_max`.
+        """
+        ...
+
+
 class BatchPacker(Protocol):
     """Packs one publisher's batches; any thread."""
 
@@ -37,21 +74,21 @@ class BatchPacker(Protocol):
         ...
 
     def pack_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int, bytes]:
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int, /
+    ) -> tuple[bytes, float, int, bytes, Sequence[str], int, bytes]:
         """As many of the first messages as are plain batches that follow on one another, together:
         three frames, the next number, nothing bad or unusual, and no `ClearedBlocks`. Cost
         O(bytes).
 
         Args:
-            messages: their frames.
+            messages: their frames, or a run.
             sequence: the first one's.
             bytes_max: of their events.
 
         Returns:
-            Each one's digest, the last one's time, how many events there are, these, the LoRA names
-            that they give, `media` and `first_blocks`; as `pack` has them. No digest where the
-            first is not plain.
+            Each one's digest, as u64 of this machine, the last one's time, how many events there
+            are, these, the LoRA names that they give, `media` and `first_blocks`; as `pack` has
+            them. No digest where the first is not plain.
         """
         ...
 
@@ -111,7 +148,6 @@ class ArrayPacker(Protocol):
             arrays: of events that are arrays, the names of their fields in order, by tag.
             maps: the same of those that are maps.
             dp_rank: of the publisher.
-            lora_name: of its registration.
             roots: which field marks chains that begin a prompt, as `bridge.wire.hit_reports` says.
             all_chains: whether it marks those that hang on a block, too.
             scopeless_tiers: whether events without extra keys name their blocks alone, where these

@@ -141,7 +141,7 @@ def decode_answers(encoded: bytes) -> tuple[AnswersRecord, list[GivenAnswer]]:
         RecordVersionError: written by a newer Reprise.
         RecordFormatError: not such a record.
     """
-    record = _versioned(_answers_record.decode, encoded, ANSWERS_VERSION)
+    record = decode_versioned(_answers_record.decode, encoded, ANSWERS_VERSION)
     answers = _decode(
         _answers.decode, record.answers, lambda detail: RecordFormatError(detail=detail)
     )
@@ -155,7 +155,7 @@ def decode_routing(encoded: bytes) -> RoutingRecord:
         RecordVersionError: written by a newer Reprise.
         RecordFormatError: not such a record.
     """
-    return _versioned(_routing.decode, encoded, ROUTING_VERSION)
+    return decode_versioned(_routing.decode, encoded, ROUTING_VERSION)
 
 
 def decode_command(encoded: bytes) -> AnyCommandRecord:
@@ -165,7 +165,7 @@ def decode_command(encoded: bytes) -> AnyCommandRecord:
         RecordVersionError: written by a newer Reprise.
         RecordFormatError: not such a record.
     """
-    record = _versioned(_command_record.decode, encoded, COMMANDS_VERSION)
+    record = decode_versioned(_command_record.decode, encoded, COMMANDS_VERSION)
     if isinstance(record, CommandRecord):
         ranks = {one.worker_id for one in record.workers}
         if len(ranks) < len(record.workers) or len(record.tokens or b"") % 4:
@@ -181,8 +181,15 @@ class _Versioned(Protocol):
 VersionedT = TypeVar("VersionedT", bound=_Versioned)
 
 
-def _versioned(decode: Callable[[bytes], VersionedT], encoded: bytes, supported: int) -> VersionedT:
-    """A record of a log of its own: one that is no record, or of a newer version, raises."""
+def decode_versioned(
+    decode: Callable[[bytes], VersionedT], encoded: bytes, supported: int
+) -> VersionedT:
+    """A record of a log that a room declares, by its decoder and the newest version that is read.
+
+    Raises:
+        RecordVersionError: written by a newer Reprise.
+        RecordFormatError: not such a record.
+    """
     try:
         record = decode(encoded)
     except UNUSABLE as error:
@@ -343,10 +350,8 @@ def check_file_version(content: bytes, what: str, supported: int, path: PurePath
     """Of a file that is a JSON map, which says `version` from 2 on; likewise.
 
     Args:
-        content: of the file.
         what: of people, as `a note of lost records`.
         supported: the newest version that is read.
-        path: of the file.
 
     Raises:
         NewerVersionError: it is of a newer one.

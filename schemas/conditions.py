@@ -24,7 +24,9 @@ NOT_READY: Final = 503
 
 
 class Part(StrEnum):
-    """What a condition is about; each ends by the success of its own part."""
+    """What a condition is about; each ends by the success of its own part. A room whose log has a
+    condition of its own names that where it declares the log (`logs.declaration`).
+    """
 
     RECOVERY = "recovery"  # reading what there is, after a start
     LOG = "log"  # appending records
@@ -50,11 +52,9 @@ class Part(StrEnum):
     INTERNAL = "internal"  # an unexpected error; see the log
 
 
-DISK_PARTS: Final = (
-    *(Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE, Part.AUDIT),
-    Part.ROUTING,
-)
-"""Of the embedded form: each failure of theirs is a failed read, write or sync."""
+DISK_PARTS: Final = (Part.LOG, Part.LOG_SYNC, Part.RETENTION, Part.TABLE)
+"""Of the embedded form: each failure of theirs is a failed read, write or sync; and so is each of
+the parts that logs declare."""
 
 
 class Level(StrEnum):
@@ -68,14 +68,14 @@ class Condition(NamedTuple):
     """One thing that is wrong now.
 
     Attributes:
-        part: what it is about.
+        part: what it is about, a `Part` or that of a room's log.
         reason: one word for machines, of a fixed set, as `recovering`.
         message: one sentence for people; may change while the condition lasts.
         since: when it began, Unix seconds.
         level: what it means for the role.
     """
 
-    part: Part
+    part: str
     reason: str
     message: str
     since: float
@@ -119,18 +119,18 @@ class Conditions:
 
     def __init__(self, clock: Callable[[], float], log: Log | None = None) -> None:
         self.ready = True
-        self.failures: Counter[Part] = Counter()
+        self.failures: Counter[str] = Counter()
         self.on_change: Callable[[], None] = lambda: None
         self._clock = clock
         self._log = log
         self._lock = threading.Lock()
-        self._by_part: dict[Part, Condition] = {}
-        self._logged: dict[Part, _Line] = {}
+        self._by_part: dict[str, Condition] = {}
+        self._logged: dict[str, _Line] = {}
         self._sorted: tuple[Condition, ...] = ()
 
     def set(
         self,
-        part: Part,
+        part: str,
         reason: str,
         message: str,
         level: Level = Level.DEGRADED,
@@ -161,7 +161,7 @@ class Conditions:
         if is_news and self._log is not None:
             self._log.warning("%s failed, retrying: %s", part, message)
 
-    def clear(self, part: Part) -> None:
+    def clear(self, part: str) -> None:
         """The part works."""
         if part not in self._by_part:
             return
@@ -179,7 +179,7 @@ class Conditions:
         """What is wrong now, the worst first, then the oldest. Cost O(1)."""
         return self._sorted
 
-    def has(self, part: Part) -> bool:
+    def has(self, part: str) -> bool:
         """Whether something is wrong with the part. Cost O(1)."""
         return part in self._by_part
 

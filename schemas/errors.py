@@ -240,7 +240,6 @@ class NewerVersionError(StorageError):
 
     Attributes:
         what: of people, as `table rows`.
-        version: what was found.
         supported: the newest that is read.
         where: its path or topic; "" until a reader that knows it has said it.
     """

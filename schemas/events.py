@@ -151,6 +151,19 @@ def is_placeholder(event: BlockEvent) -> bool:
     return not (named or event.left_out)
 
 
+def named_again(event: BlockEvent) -> bytes:
+    """The engine hashes, (n,) u64 LE, by which it may name blocks that its batch has removed: those
+    of a placeholder, or what a chain on another tier than the GPU hangs on. An engine tells what it
+    has evicted before it tells what it has kept of that.
+    """
+    if not isinstance(event, StoredBlocks):
+        return b""
+    if is_placeholder(event):
+        return event.hashes
+    is_elsewhere = event.medium is not Medium.GPU or event.shared
+    return event.parent.to_bytes(8, "little") if is_elsewhere and event.parent is not None else b""
+
+
 def encode_events(events: list[BlockEvent]) -> bytes:
     """The events as one msgpack array, the form that a kernel's `apply` takes."""
     return _encoder.encode(events)

@@ -94,6 +94,11 @@ HASHES_DIFFER: Final = "hashes_differ"
 alike, and find only what engines of their hashes have stored. Answers count these for all of them.
 """
 
+CHUNKS_DIFFER: Final = "chunks_differ"
+"""Reason of blocks that a publisher has on another tier than its GPU, in another size than it is
+registered with: chunks of several, as connectors keep them. No answer counts them.
+"""
+
 ATTENTION_ONLY: Final = "attention_only"
 """Reason of blocks that a publisher has announced of cache groups of `NEEDED_SPEC_KINDS`, since it
 began: answers count what its other groups hold, and its engine may reuse less of that.
@@ -104,9 +109,14 @@ UNHELD_REMOVED: Final = "unheld_removed"
 nothing, though no batch is missing: its events do not say what its cache does.
 """
 
+PARTIAL_BLOCK: Final = "partial_block"
+"""Why a bridge leaves out a block of fewer tokens that hangs on a whole one: the end of a prompt.
+No query asks for it, so its publisher's state does not know of it.
+"""
+
 UNSURE: Final = (
     *(COPIES_UNKNOWN, GROUPS_DIFFER, HASHES_DIFFER, OBJECTS_WAIT, POOL_REMOVED, ATTENTION_ONLY),
-    UNHELD_REMOVED,
+    *(UNHELD_REMOVED, CHUNKS_DIFFER),
 )
 """Reasons that leave a publisher unconfirmed; any other one makes it degraded."""
 

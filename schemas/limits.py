@@ -43,13 +43,13 @@ REGISTRY_ENTRIES_MAX: Final = 4 * PUBLISHERS_MAX  # some hundred bytes to some K
 ENTRIES_NAMED_MAX: Final = 100  # unusable ones logged, for each reason; all are counted
 
 # Topics. Tombstones: a reader that was away for longer may miss one, and must read from the start.
+EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000  # how far back `as_of` reads the events topic
 ANSWERS_PARTITION_BYTES: Final = 1 * GIB  # the oldest answers of a partition go first
 TOMBSTONE_RETENTION_MS: Final = 24 * 3600 * 1000  # of a compacted topic, for readers that were away
 
-# Commands to LMCache's workers: what one may be, how long it takes, and how long it is kept.
+# Commands to LMCache's workers: what one may be, and how long it takes.
 COMMAND_TOKENS_MAX: Final = 262_144  # of one command, 1 MiB of its record: status="413"
 COMMAND_WORKERS_MAX: Final = 1024  # of one command: all of an instance
-COMMANDS_RETENTION_MS: Final = 30 * 24 * 3600 * 1000  # of the topics of commands and their results
 
 # Memory segments of engines: kvcached's. What is above a bound is no segment: reason="bad_numbers"
 # of reprise_memory_files_skipped.
@@ -84,6 +84,8 @@ READ_STALLED_POLLS_MAX: Final = 60  # in a row without a message, though there a
 
 # Groups. A member that sends no heartbeat for a session loses its partitions to the others.
 SESSION_MIN_S: Final = 1.0  # the shortest that can be configured
+SESSION_S_MAX: Final = 300.0  # a dead role's publishers or partitions wait as long as its session
+GATHER_MS_MAX: Final = 10_000  # bridge.window_ms and streams.flush_ms: the latency that each adds
 HEARTBEATS_PER_SESSION: Final = 4  # and commits that renew a bridge's lease
 
 # Reaching brokers.
@@ -127,10 +129,6 @@ REPLAY_TOTAL_S: Final = 600.0  # of one repair; what is missing by then is a gap
 REPLAY_MESSAGES_MAX: Final = 65_536  # waiting in one socket; the engine drops what is above
 REPLAY_OVERLAP_BATCHES: Final = 16  # before the log's last, where a reply may have lost that one
 
-# engine_http: what engines carry. What of an answer is left out: reprise_bridge_load_dropped_total;
-# where nothing of it could be used: reprise_bridge_load_failures_total; both by reason.
-LOAD_PERIOD_MAX_S: Final = 60.0  # the longest period that may be set
-
 # confirmation: by the replay socket that nothing is missing; see schemas/answer_states.py.
 CHECK_LATE_S: Final = 3.0  # since what was heard last, and its engine has not answered since
 ENGINE_MODELS_MAX: Final = 8  # names that an engine serves; further ones are not told
@@ -142,13 +140,13 @@ HEARTBEAT_S: Final = 1.0  # of a bridge in each partition of the log where it ha
 
 # memory: segments of a directory. What is left out: reprise_memory_files_skipped by reason.
 MEMORY_PERIOD_S: Final = 1.0  # between two looks at the directory: some 15 us a segment
+OUTCOMES_MIN: Final = 20  # reported requests of an instance, to judge its matches by
 REPEATS_DOUBTED: Final = 2  # batches after the first under one number: no restart, but a constant
 MEMORY_SEGMENTS_READ_MAX: Final = 256  # of one directory: reason="too_many"
 MEMORY_REPEAT_S: Final = 30.0  # a segment that does not change is written again
 
 # delivery: to Kafka, with the spool behind it. A gap stands in the log for what is dropped.
 RECORD_SEND_BYTES_MAX: Final = KAFKA_MESSAGE_MAX_BYTES - 64 * KIB  # reason="record_too_large"
-SPOOL_BYTES_MAX: Final = 1 * GIB  # reason="spool_full"
 BRIDGE_FLUSH_S: Final = 3.0  # for the queue to be acknowledged, on a rebalance and at the end
 
 # delivery: to the embedded log.
@@ -173,7 +171,6 @@ DUMP_CHUNK_ENTRIES_MAX: Final = 32_768  # of one row of a dump
 MAINTAINED_ENTRIES: Final = 4096  # released or rewritten at a time where nothing waits: 1 ms
 
 # table: its topic.
-TABLE_PRODUCER_STOP_S: Final = 15.0  # for a producer of rows to send what it has, and to close
 TABLE_COPY_AGE_MAX_S: Final = 6 * 3600.0  # an older copy may miss tombstones: all rows are reread
 
 # kernel.
@@ -258,8 +255,8 @@ LOG_RETENTION_CHECK_S: Final = 10.0  # how often old segments are dropped
 # What one connection may do: reprise_http_refused_total, with the reason that is given.
 HTTP_IDLE_S: Final = 120  # between two requests; clients' pools give a connection up sooner
 
+OPTION_GIB_MAX: Final = 2.0**33  # a file system has no more bytes than 64 bits can count
 SETTINGS_FILE_BYTES_MAX: Final = 64 * MIB  # of a file that an option names: settings, PEM, a token
-KEY_RATE_MAX: Final = 1e9  # requests/s
 REFUSALS_LOG_S: Final = 60.0  # one line for all that was refused meanwhile
 OPEN_FILES_MAX: Final = 65_536  # asked of the system; a publisher takes about five, a client one
 
@@ -297,6 +294,10 @@ assert BRIDGE_FLUSH_S + 3 * BRIDGE_LEAVE_S + CLIENT_LEAVE_S < SHUTDOWN_S, (
 assert KAFKA_RETRY_FIRST_S <= KAFKA_RETRY_MAX_S, "the pauses grow"
 
 # options and stops
+assert SESSION_MIN_S <= BRIDGE_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert SESSION_MIN_S <= WORKER_SESSION_S <= SESSION_S_MAX, "the default must be allowed"
+assert RECORD_WINDOW_MS <= GATHER_MS_MAX, "the default must be allowed"
+assert 1000 * WORKER_FLUSH_S <= GATHER_MS_MAX, "the default must be allowed"
 assert OPEN_FILES_MAX >= 10 * PUBLISHERS_MAX, "every publisher's sockets, and as many clients"
 
 # retention

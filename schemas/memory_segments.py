@@ -87,10 +87,8 @@ class MemoryRecord(msgspec.Struct, kw_only=True, frozen=True, tag_field="kind", 
 
     Attributes:
         host: where the segment is, as the bridge was told to call it.
-        segment: its name.
         bridge: which run of a bridge has read it, as in heartbeats.
         change: a `SegmentChange`.
-        inode: of the file.
         total: the limit of the KV cache, bytes.
         used: in use, bytes of whole pages.
         preallocated: reserved beside that, bytes of whole pages.

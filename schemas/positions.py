@@ -31,6 +31,32 @@ MediaNames = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 SHARES: Final = 1 << 7
 """It has stored blocks for all instances."""
 
+LOWER_DESCRIBED: Final = 1 << 17
+LOWER_TAKEN_BACK: Final = 1 << 18
+"""The same where it spells that `cpu`, as the connectors of LMCache and Mooncake do, and vLLM's own
+offloading does not.
+"""
+
+DISK_STORED: Final = 1 << 19
+"""It has stored blocks on DISK, and says of none what enters it beside its tokens."""
+
+DISK_TAKEN_BACK_SHIFT: Final = 18
+"""From each name of DISK to the bit that it has removed blocks from there, too."""
+
+SHARED_TAKEN_BACK: Final = 1 << 25
+"""It has removed blocks that it had stored for all instances."""
+
+OWNED_ON_CPU: Final = 1 << 27
+OWNED_ON_CPU_TAKEN_BACK: Final = 1 << 28
+OWNED_ON_DISK: Final = 1 << 29
+OWNED_ON_DISK_TAKEN_BACK: Final = 1 << 30
+"""The same where the events name who owns the blocks (`ownership`): what such an owner says is gone
+tells nothing of what others have stored by the same name, nor they of its blocks.
+"""
+
+SAYS_ALL_GONE: Final = 1 << 26
+"""A pool: its master has the form of those that say of every object that it is gone."""
+
 POOL_CLEARED: Final = 1 << 8
 """Such blocks were dropped with what is its own, though nothing says that they are gone."""
 
@@ -47,18 +73,48 @@ WHOLE: Final = 1 << 13
 """One of these was the first of a prompt, which is never the last of several: each is one block."""
 
 DESCRIBED: Final = 1 << 14
-"""It has stored blocks on a tier of its own beside its GPU by their tokens alone, as connectors do
-of which some never say what is gone from there.
+"""It has stored blocks on its CPU, or a shared one, by their tokens alone, as connectors do of
+which some never say what is gone from there.
 """
 
 TAKEN_BACK: Final = 1 << 15
-"""It has removed blocks from such a tier, too."""
+"""It has removed blocks from there, too."""
 
 REUSES_IN_PART: Final = 1 << 16
-"""It may overwrite blocks of which a prompt needs a part, and says nothing of that."""
+"""It has dropped blocks without an event; of earlier logs: or it may overwrite some so."""
 
 OUTLIVING: Final = 1 << 2 | 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6
 """The names of DISK: what is there may outlive the process that stored it."""
+
+DISK_TAKEN_BACK: Final = OUTLIVING << DISK_TAKEN_BACK_SHIFT
+
+ON_CPU: Final = DESCRIBED | LOWER_DESCRIBED | OWNED_ON_CPU
+CPU_TAKEN_BACK: Final = TAKEN_BACK | LOWER_TAKEN_BACK | OWNED_ON_CPU_TAKEN_BACK
+
+
+_STORED: Final = DESCRIBED | LOWER_DESCRIBED | DISK_STORED
+
+_TAKEN_BACK_OF: Final = (
+    (DESCRIBED, TAKEN_BACK),
+    (LOWER_DESCRIBED, LOWER_TAKEN_BACK),
+    (OWNED_ON_CPU, OWNED_ON_CPU_TAKEN_BACK),
+    (OWNED_ON_DISK, OWNED_ON_DISK_TAKEN_BACK),
+)
+
+
+def taken_back_of_stored(media: int) -> int:
+    """The bits of removals that tell of what is stored, see `never_taken_back`."""
+    bits = sum(taken_back for stored, taken_back in _TAKEN_BACK_OF if media & stored)
+    bits |= (media & OUTLIVING) << DISK_TAKEN_BACK_SHIFT if media & DISK_STORED else 0
+    return bits | (SHARED_TAKEN_BACK if media & SHARES and media & _STORED else 0)
+
+
+def never_taken_back(media: int) -> bool:
+    """Whether blocks were stored on another tier than the GPU, by a name by which none was ever
+    removed, or for all instances, or by an owner, and none of those was: what one tier, or one
+    connector, says is gone tells nothing of the others.
+    """
+    return taken_back_of_stored(media) & ~media != 0
 
 
 def media_of_next(media: int) -> int:
@@ -117,7 +173,6 @@ class ProcessMark(NamedTuple):
     """Which process of an engine published an incarnation, where its HTTP address says so.
 
     Attributes:
-        incarnation: of the publisher.
         mark: what only this process says of itself, as its start time; opaque.
     """
 
@@ -212,6 +267,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             that it has none (`streams.bounds.TIERS_SHOWN_BATCHES`).
         unheld_removed: how many blocks it has removed from its GPU that it held nowhere, since it
             cleared: see `Kernel.unheld_removed`.
+        lender_gone: of a pool that had objects: when the first instance ended of those that may
+            have lent it memory, Unix seconds of a bridge's clock, in this incarnation and since it
+            cleared; None where none did.
     """
 
     incarnation: IncarnationNumber = 0
@@ -232,6 +290,7 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     sparse_blocks: BlockCount | None = None
     tiers_unheard: SequenceNumber | None = None
     unheld_removed: BlockCount | None = 0
+    lender_gone: Seconds | None = None
 
     @property
     def uncounted(self) -> dict[str, int]:
@@ -256,9 +315,9 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.media & UNSIZED != 0 and not self.media & WHOLE
 
     @property
-    def never_removes(self) -> bool:
-        """Whether it has said what is on another tier than its GPU, and never what is gone."""
-        return self.media & DESCRIBED != 0 and not self.media & TAKEN_BACK
+    def may_lack_memory(self) -> bool:
+        """Whether it is a pool of which objects may be gone with the memory that had them."""
+        return self.lender_gone is not None and not self.media & SAYS_ALL_GONE
 
     @property
     def concerns_all(self) -> bool:

@@ -231,7 +231,6 @@ class PublisherReport(msgspec.Struct, frozen=True, array_like=True):
     """What a bridge says of one of its publishers, from its heartbeat on.
 
     Attributes:
-        stream, dp_rank: the publisher.
         reason: a `schemas.answer_states.Doubt`; "" where it is confirmed.
         since: when that began, Unix seconds.
         activity: a `schemas.answer_states.Activity`; "" where it is not followed.

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple, NewType
 import msgspec
 from msgspec import Meta
 
+from schemas.answer_states import Doubt
 from schemas.errors import RegistrationConflictError, RegistrationError
 from schemas.identities import (
     DEFAULT_TENANT,
@@ -28,7 +29,7 @@ from schemas.limits import (
     PUBLISHERS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
-from schemas.positions import LogOffset, Seconds
+from schemas.positions import CPU_TAKEN_BACK, DISK_TAKEN_BACK, ON_CPU, LogOffset, Seconds
 
 # What comes back from a log, a topic or a disk and is above a bound is refused as it is decoded
 # (RecordError, EntryError).
@@ -68,11 +69,20 @@ class KindFacts(NamedTuple):
         is_pool: it publishes what a pool holds that every instance of the scope reads.
         has_many_ranks: the events of several ranks may come in one stream.
         pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
-        clears_gpu_alone: its clear may leave what it has offloaded, which may be chunks of blocks.
+        clears_gpu_alone: its clear may leave what it has offloaded, which may be chunks of blocks,
+            or of a tier of which it never says what is gone.
         announces_again: it may announce as stored what it holds already, and does not say so: of
             chains that begin a prompt.
         announces_chains_again: so with any chain.
         reuses_in_part: it may overwrite a block that a prompt shares a part of, without an event.
+        keeps_blocks_back: it leaves out blocks that it cannot name, and not that some were stored.
+        holds_once: it has one tree of blocks: what it stores once more while it holds it, it had
+            dropped without an event.
+        hides_groups: it keeps back what its engine says of cache groups, or which they are.
+        reloads_adapters: it may load an adapter again, and finds no block of it of before then,
+            without an event.
+        drops_unsaid: it may lose what it holds, or its events, and says nothing of that.
+        hides_connectors: its engine may be any, with whatever keeps blocks beside its GPU.
     """
 
     is_self_registered: bool = False
@@ -83,16 +93,36 @@ class KindFacts(NamedTuple):
     announces_again: bool = False
     announces_chains_again: bool = False
     reuses_in_part: bool = False
+    keeps_blocks_back: bool = False
+    holds_once: bool = False
+    hides_groups: bool = False
+    reloads_adapters: bool = False
+    drops_unsaid: bool = False
+    hides_connectors: bool = False
 
 
 PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
     VLLM: KindFacts(pod_label="vllm", clears_gpu_alone=True, announces_again=True),
-    TENSORRT_LLM: KindFacts(has_many_ranks=True, pod_label="tensorrt-llm", reuses_in_part=True),
-    SGLANG: KindFacts(pod_label="sglang", announces_again=True, announces_chains_again=True),
-    MOONCAKE: KindFacts(is_pool=True),
-    DYNAMO: KindFacts(has_many_ranks=True),
+    TENSORRT_LLM: KindFacts(
+        has_many_ranks=True, pod_label="tensorrt-llm", reuses_in_part=True, holds_once=True
+    ),
+    SGLANG: KindFacts(
+        pod_label="sglang",
+        announces_again=True,
+        announces_chains_again=True,
+        reloads_adapters=True,
+    ),
+    MOONCAKE: KindFacts(is_pool=True, drops_unsaid=True),
+    DYNAMO: KindFacts(
+        has_many_ranks=True,
+        clears_gpu_alone=True,
+        reuses_in_part=True,
+        keeps_blocks_back=True,
+        hides_groups=True,
+        hides_connectors=True,
+    ),
     LMCACHE: KindFacts(is_self_registered=True),
-    LMCACHE_TOPIC: KindFacts(is_self_registered=True),
+    LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),
 }
 """The kinds of publishers of which anything is known. Those that a client registers have a decoder,
@@ -108,7 +138,7 @@ def facts_of(kind: PublisherKind) -> KindFacts:
     return PUBLISHER_KINDS.get(kind, _OTHER_KIND)
 
 
-ReportMode = Literal["", "incremental", "full"]
+ReportMode = Literal["", "full", "incremental"]
 """vLLM's `kv_cache_report_mode`; "" where it is not said."""
 
 KvOffloading = Literal["", "none", "native", "lmcache"]
@@ -120,6 +150,14 @@ KvPartialReuse = Literal["", "none"]
 """What of an engine's block a prompt may take for its own that ends within it: nothing; "" where it
 is not said.
 """
+
+KvCacheGroups = Literal["", "one", "several"]
+"""Which groups the layers of an engine's model make in its cache: one, of full attention; several,
+or another one, as of hybrid models; "" where it is not said.
+"""
+
+LoraReload = Literal["", "none"]
+"""When an engine loads an adapter once more under its name: never; "" where it is not said."""
 
 Role = Literal["combined", "prefill", "decode"]
 """What an instance does with the requests that it is sent: both phases, or one of them."""
@@ -203,9 +241,14 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
             cached blocks that a request uses again as stored, with `incremental` never; "" for
             what it is seen to do.
         kv_offloading: with `none` it has no other tier than its GPU, and stores in no pool, so that
-            a clear of the GPU is one of all that it holds.
+            a clear of the GPU is one of all that it holds. With `lmcache` it does not hear of all
+            that is gone. A pool, or a server, with `native` says of every object that it is gone.
         kv_partial_reuse: with `none` it never takes a block of which a prompt needs a part, as
             TensorRT-LLM does by default, and says nothing of what it overwrites.
+        kv_cache_groups: with `one` its model has one cache group, of full attention, so that
+            nothing is hidden where its events name no groups; with `several` it has others.
+        lora_reload: with `none` it never loads an adapter again, as SGLang does, which then finds
+            none of its blocks of before.
         url: what routers call the engine, byte for byte, where they ask by gRPC; "" where that is
             `http_url`.
         pool: the instance that was registered, where this is one of its members (`pool_members`).
@@ -233,6 +276,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_cache_report_mode: ReportMode = ""
     kv_offloading: KvOffloading = ""
     kv_partial_reuse: KvPartialReuse = ""
+    kv_cache_groups: KvCacheGroups = ""
+    lora_reload: LoraReload = ""
     hash_profile: HashProfile | None = None
     peer_url: Text = ""
     registered_at: Seconds = 0.0
@@ -290,6 +335,27 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return facts_of(self.kind).has_many_ranks
 
     @property
+    def doubt(self) -> Doubt | None:
+        """What releases of its kind are known to do without an event, and nothing rules out here;
+        None where its events say all.
+        """
+        facts, groups = facts_of(self.kind), self.kv_cache_groups
+        if self.kv_offloading == "lmcache":
+            return Doubt.NEVER_REMOVED
+        if groups == "several" or (facts.hides_groups and groups != "one"):
+            return Doubt.GROUPS_UNKNOWN
+        if facts.reuses_in_part and self.kv_partial_reuse != "none":
+            return Doubt.PARTIAL_REUSE
+        if facts.drops_unsaid and self.kv_offloading != "native":
+            return Doubt.DROPS_UNSAID
+        return None
+
+    @property
+    def reloads_adapters(self) -> bool:
+        """Whether what it holds under an adapter may be of no use to it, without an event."""
+        return facts_of(self.kind).reloads_adapters and self.lora_reload != "none"
+
+    @property
     def stream(self) -> StreamKey:
         """The key of this publisher's records."""
         return StreamKey(
@@ -324,6 +390,27 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         """What routers call the engine: what was registered as that, its base URL, or its name."""
         return self.url or self.http_url or self.instance_id
 
+    @property
+    def passed_over_media(self) -> int:
+        """The bits of `PublisherState.media` that say nothing of what may be gone unsaid: with
+        `native` what it has on its CPU; else what it removes from DISK without naming an owner,
+        for tiers of files and objects beside that never do, and from the CPU of an engine that may
+        be any, as one with LMCache.
+        """
+        if self.kv_offloading == "native":
+            return ON_CPU
+        return DISK_TAKEN_BACK | (CPU_TAKEN_BACK if facts_of(self.kind).hides_connectors else 0)
+
+    def restates(self, other: "Registration") -> bool:
+        """Whether it says other things of the same publisher, and nothing else of its stream: so
+        it takes the place of the other one, and all that is known of the publisher stays.
+        """
+        same = {name: getattr(other, name) for name in _SAID}
+        offloading = (other.kv_offloading, self.kv_offloading)
+        if self.is_pool or offloading == ("", "native"):
+            same["kv_offloading"] = other.kv_offloading
+        return self != other and msgspec.structs.replace(self, **same) == other
+
     def continues(self, other: "Registration") -> bool:
         """Whether it is of the same engine as one that it replaces, whose stream goes on, and says
         nothing else of what keeps its blocks.
@@ -335,6 +422,13 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def service_key(self) -> str:
         """Conductor's name for a service, `instance|tenant|rank`: what `/unregister` reports."""
         return service_key(self.tenant_id, self.instance_id, self.dp_rank)
+
+
+_SAID: Final = (
+    *("kv_partial_reuse", "kv_cache_groups", "lora_reload", "role", "labels"),
+    *("kv_bytes_per_token", "max_num_seqs", "kv_capacity_tokens"),
+)
+"""Fields that say what an engine is or does, and not what its stream is nor how it is read."""
 
 
 class Unregistration(NamedTuple):
@@ -435,6 +529,15 @@ def replaced_by(
     ]
 
 
+def restated_by(
+    registration: Registration, registered: Mapping[PublisherKey, Registration]
+) -> list[Registration]:
+    """Those of which a registration says other things (`Registration.restates`). Cost
+    O(registered).
+    """
+    return [other for other in registered.values() if registration.restates(other.as_registered)]
+
+
 def is_new(registration: Registration, registered: Mapping[PublisherKey, Registration]) -> bool:
     """Whether the publisher is not registered yet. Cost O(registered).
 
@@ -481,8 +584,12 @@ def _difference(one: Registration, other: Registration) -> str:
     for name in Registration.__struct_fields__:
         was, now = getattr(one, name), getattr(other, name)
         if was != now:
-            return f"{_SPELLED.get(name, name)} is {was or 'none'}, got: {now or 'none'}"
+            return f"{_SPELLED.get(name, name)} is {_shown(was)}, got: {_shown(now)}"
     return ""
+
+
+def _shown(value: object) -> object:
+    return "left out" if value in ("", (), None) else value
 
 
 def _has_other_block_size(other: Registration, registration: Registration) -> bool:

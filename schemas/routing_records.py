@@ -105,7 +105,6 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A candidate as the policy saw it, and what it made of it.
 
     Attributes:
-        instance_id, dp_rank: whom it is about.
         reasons: `Reason`s; with one of these but `DEGRADED` it was left out.
         cached: tokens of the prompt that it was taken to hold, on any tier.
         gpu, cpu, disk: of these, up to which one they are on the GPU, then on the CPU or in a
@@ -146,6 +145,11 @@ class CandidateRecord(msgspec.Struct, frozen=True, array_like=True, gc=False):
     predicted: TokenCount = 0
     others: Duration = 0.0
 
+    @property
+    def work_s(self) -> float:
+        """How long the request would have kept it busy: waiting left out."""
+        return self.load_s + self.transfer_s + self.prefill_s
+
 
 class PrefixMark(NamedTuple):
     """A prefix of the prompt: so many blocks, and its hash."""
@@ -178,15 +182,12 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         number: of its run, from 0.
         time: Unix seconds.
         request_id: of the client, or made up.
-        scope: of the prompt.
         policy: with its parameters, as `routing.policies.table.parse_policy` reads it.
         positions: of the table that was asked.
         state: how far it could be trusted then, a `schemas.answer_states.AnswerState`.
-        prompt_tokens: of the prompt.
         expected_output_tokens: that it was taken to have in the end.
         phase: what was asked for.
         ttft_slo_s, tbt_slo_s: the objectives; 0 for none.
-        priority: of the request.
         session_id: of the request, or "".
         tie: what puts candidates of equal keys in order.
         class_tokens, is_hot: see `routing.interface.Request`.
@@ -215,6 +216,8 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
         tracestate: that came with it; "" for none.
         decode_s: how long all tokens behind the first were expected to take; 0 in records before
             there was this field.
+        is_sure: whether nothing was doubted of what the chosen one holds, but what outcomes
+            contradict, whatever of others; False in records before there was this field.
     """
 
     number: Number
@@ -256,6 +259,7 @@ class Decision(msgspec.Struct, frozen=True, array_like=True, gc=False):
     traceparent: RequestName = ""
     tracestate: TraceStateText = ""
     decode_s: Duration = 0.0
+    is_sure: bool = False
 
     @property
     def context(self) -> str:
@@ -284,11 +288,6 @@ class OutcomeEvent(StrEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
 
-    @property
-    def is_end(self) -> bool:
-        """Whether nothing comes after it."""
-        return self in ENDS
-
 
 # Read from here where each report passes: an attribute of an enumeration costs 0.2 us.
 DISPATCHED: Final = OutcomeEvent.DISPATCHED
@@ -306,7 +305,6 @@ class FeedbackReport(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         number: of the decision.
-        event: what happened.
         time: when, Unix seconds, by the service that was told.
         instance_id, dp_rank: where the request really went; None for where it was sent.
         prompt_tokens, cached_tokens: as the engine counts them.
@@ -346,7 +344,6 @@ class LoadSample(msgspec.Struct, frozen=True, array_like=True):
     """What an instance carries at a moment; what is not known is None.
 
     Attributes:
-        target: whom it is about.
         observed_at: when it was so, Unix seconds.
         source: who says so.
         running, waiting: requests that it computes, and that wait.
@@ -387,6 +384,21 @@ class DecisionsRecord(_Envelope, kw_only=True, frozen=True, tag="decisions"):
     decisions: tuple[Decision, ...]
 
 
+class BriefDecisions(DecisionsRecord, kw_only=True, frozen=True, tag="decisions"):
+    """The same as its writer has it.
+
+    Attributes:
+        decisions: with their chosen candidates alone: all that a fold looks at.
+        encoded: each with all candidates, as it stands in the log.
+    """
+
+    encoded: tuple[bytes, ...]
+
+
+class _EncodedDecisions(_Envelope, kw_only=True, frozen=True, tag="decisions"):
+    decisions: tuple[msgspec.Raw, ...]
+
+
 class OutcomesRecord(_Envelope, kw_only=True, frozen=True, tag="outcomes"):
     """What came of decisions of one run."""
 
@@ -410,11 +422,20 @@ class UnregisteredEngines(_Envelope, kw_only=True, frozen=True, tag="unregistere
 RoutingRecord = DecisionsRecord | OutcomesRecord | LoadRecord | UnregisteredEngines
 
 _encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Decision)
 
 
 def encode_routing(record: RoutingRecord) -> bytes:
     """The record as it stands in the routing log."""
+    if isinstance(record, BriefDecisions):
+        whole = tuple(map(msgspec.Raw, record.encoded))
+        return _encoder.encode(_EncodedDecisions(run=record.run, time=record.time, decisions=whole))
     return _encoder.encode(record)
+
+
+def decode_decision(encoded: bytes) -> Decision:
+    """One of `BriefDecisions.encoded`."""
+    return _decoder.decode(encoded)
 
 
 def decision_id(run: int, number: int) -> str:

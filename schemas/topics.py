@@ -1,25 +1,16 @@
-"""Apache Kafka as the log: the shape of every topic and of its keys.
+"""Apache Kafka as the log: the shape of the topics that every deployment has, and of keys.
 
     topic                 key                   value                                    cleanup
     PREFIX.registry       publisher (msgpack)   `Registration`, or null: forgotten       compact
     PREFIX.cursors        publisher (msgpack)   `CursorNote` of the bridge               compact
     PREFIX.events         stream key (msgpack)  a record (`schemas.records`)             delete
     PREFIX.table          row key               row (`streams.table.rows.format`), null  compact
-    PREFIX.routing        run (as text)         what was decided, and what came of it    delete
-                                                (`schemas.routing_records`)
-    PREFIX.routing-state  chunk (as text)       a checkpoint of its fold                 compact
-                                                (`routing.fold.chunks`)
-    PREFIX.answers        run (as text)         answers (`schemas.answer_records`)       delete
-    PREFIX.commands       instance (as text)    command (`schemas.command_records`)      delete
-    PREFIX.results        instance (as text)    result, closed (likewise)                delete
 
-`answers` is there only where a replica has `--audit`; `commands` and `results` only where a bridge
-serves LMCache's workers. All that is said of one command is in one partition of `results`: its
-order is what ends a command once. `events` and `table` have the same number of partitions, and
-partition p of `table` is the table of partition p of `events`. `registry` and `cursors` have the
-same number, too: the bridge that is given a partition of one owns that partition of the other.
-`routing` has one, since what all replicas decide needs one order. Keys are msgpack arrays of the
-identity's fields, where they are not text.
+Any other topic is declared by the room whose log it is of (`logs.declaration`), and made by whoever
+reads or writes it. `events` and `table` have the same number of partitions, and partition p of
+`table` is the table of partition p of `events`. `registry` and `cursors` have the same number, too:
+the bridge that is given a partition of one owns that partition of the other. Keys are msgpack
+arrays of the identity's fields, where they are not text.
 
 Values of `registry` and `cursors` are maps that only ever gain keys. They are of version 1, which
 none of them says; one that an older reader would get wrong says `version`, and is skipped and
@@ -33,9 +24,7 @@ import msgspec
 
 from schemas.identities import PublisherKey, StreamKey, Text
 from schemas.limits import (
-    ANSWERS_PARTITION_BYTES,
-    COMMANDS_RETENTION_MS,
-    GIB,
+    EVENTS_RETENTION_MS,
     KAFKA_MESSAGE_MAX_BYTES,
     MIB,
     OFFSET_MAX,
@@ -52,10 +41,6 @@ from schemas.positions import (
 )
 from schemas.registration import Registration
 
-EVENTS_RETENTION_MS: Final = 7 * 24 * 3600 * 1000  # how far back `as_of` reads the events topic
-ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
-ROUTING_RETENTION_MS: Final = EVENTS_RETENTION_MS  # what is under way is in a checkpoint by then
-ROUTING_PARTITION_BYTES: Final = 16 * GIB  # of the routing log; the oldest goes first
 COMPACTED_SEGMENT_MS: Final = 10 * 60 * 1000  # only closed segments are compacted
 COMPACTED_SEGMENT_BYTES: Final = 8 * MIB  # what is being written is never compacted
 
@@ -70,18 +55,20 @@ ENTRY_VERSION: Final = 1
 
 EVENTS_PARTITIONS: Final = 8
 REGISTRY_PARTITIONS: Final = 16
-ANSWERS_PARTITIONS: Final = 4
-COMMANDS_PARTITIONS: Final = 4
+
+LARGEST: Final = {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)}
+"""Configs of a topic that takes all that a producer of ours sends."""
 
 # A tombstone may go only after every reader that was reading when it came has seen it.
 # Only closed segments are compacted: so they are closed early, by size and by time, and cleaned
 # when a seventh of a partition is new.
-_COMPACTED: Final = {
+COMPACTED: Final = {
     "min.cleanable.dirty.ratio": "0.15",
     "delete.retention.ms": str(TOMBSTONE_RETENTION_MS),
     "segment.ms": str(COMPACTED_SEGMENT_MS),
     "segment.bytes": str(COMPACTED_SEGMENT_BYTES),
 }
+"""Configs of a topic of which the last entry of each key stays."""
 
 
 class Cleanup(StrEnum):
@@ -91,22 +78,50 @@ class Cleanup(StrEnum):
     DELETE = "delete"
 
 
+class TopicShape(NamedTuple):
+    """A topic of a log, of any deployment; `KafkaSettings.topic` makes one of a deployment of it.
+
+    Attributes:
+        suffix: its name is PREFIX.suffix.
+        cleanup, configs: see `TopicSpec`.
+        setting: which of Kafka's settings says how many partitions, in place of that; "": none.
+    """
+
+    suffix: str
+    partitions: int
+    cleanup: Cleanup
+    configs: dict[str, str]
+    setting: str = ""
+
+
 class TopicSpec(NamedTuple):
-    """A topic as it must be: checked where it exists, made so where it does not."""
+    """A topic as it must be: checked where it exists, made so where it does not.
+
+    Attributes:
+        setting: see `TopicShape`.
+    """
 
     name: str
     partitions: int
     cleanup: Cleanup
     configs: dict[str, str]
+    setting: str = ""
 
 
-class RoutingTopics(NamedTuple):
-    """The routing log, and checkpoints of its fold: made by whoever reads or writes them, so that
-    a deployment of an older Reprise goes on.
-    """
-
-    log: TopicSpec
-    state: TopicSpec
+REGISTRY_TOPIC: Final = TopicShape(
+    "registry", REGISTRY_PARTITIONS, Cleanup.COMPACT, COMPACTED, "registry_partitions"
+)
+CURSORS_TOPIC: Final = REGISTRY_TOPIC._replace(suffix="cursors")
+EVENTS_TOPIC: Final = TopicShape(
+    "events",
+    EVENTS_PARTITIONS,
+    Cleanup.DELETE,
+    {"retention.ms": str(EVENTS_RETENTION_MS)} | LARGEST,
+    "events_partitions",
+)
+TABLE_TOPIC: Final = EVENTS_TOPIC._replace(
+    suffix="table", cleanup=Cleanup.COMPACT, configs=COMPACTED | LARGEST
+)
 
 
 class Topics(NamedTuple):
@@ -205,76 +220,8 @@ def encode_run(run: int) -> bytes:
     return b"%d" % run
 
 
-def answers_topic(prefix: str) -> TopicSpec:
-    """The topic of answers of a deployment. Readers take it with any number of partitions."""
-    return TopicSpec(
-        f"{prefix}.answers",
-        ANSWERS_PARTITIONS,
-        Cleanup.DELETE,
-        {
-            "retention.ms": str(ANSWERS_RETENTION_MS),
-            "retention.bytes": str(ANSWERS_PARTITION_BYTES),
-            "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
-        },
-    )
-
-
-def routing_topics(prefix: str) -> RoutingTopics:
-    """The topics of routing of a deployment."""
-    largest = {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)}
-    retained = {
-        "retention.ms": str(ROUTING_RETENTION_MS),
-        "retention.bytes": str(ROUTING_PARTITION_BYTES),
-    }
-    return RoutingTopics(
-        TopicSpec(f"{prefix}.routing", 1, Cleanup.DELETE, retained | largest),
-        TopicSpec(f"{prefix}.routing-state", 1, Cleanup.COMPACT, _COMPACTED | largest),
-    )
-
-
 def encode_instance(instance_id: str) -> bytes:
     """The key of the commands to an instance's workers in `commands`, and of what became of them in
     `results`.
     """
     return instance_id.encode()
-
-
-def commands_topics(prefix: str) -> tuple[TopicSpec, TopicSpec]:
-    """The topics of commands and of their results. Readers take them with any number of
-    partitions.
-    """
-    configs = {
-        "retention.ms": str(COMMANDS_RETENTION_MS),
-        "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
-    }
-    return (
-        TopicSpec(f"{prefix}.commands", COMMANDS_PARTITIONS, Cleanup.DELETE, configs),
-        TopicSpec(f"{prefix}.results", COMMANDS_PARTITIONS, Cleanup.DELETE, configs),
-    )
-
-
-def topics_of(prefix: str, *, events_partitions: int, registry_partitions: int) -> Topics:
-    """The topics of a deployment, as they must be."""
-
-    def name(suffix: str) -> str:
-        return f"{prefix}.{suffix}"
-
-    return Topics(
-        TopicSpec(name("registry"), registry_partitions, Cleanup.COMPACT, _COMPACTED),
-        TopicSpec(name("cursors"), registry_partitions, Cleanup.COMPACT, _COMPACTED),
-        TopicSpec(
-            name("events"),
-            events_partitions,
-            Cleanup.DELETE,
-            {
-                "retention.ms": str(EVENTS_RETENTION_MS),
-                "max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES),
-            },
-        ),
-        TopicSpec(
-            name("table"),
-            events_partitions,
-            Cleanup.COMPACT,
-            _COMPACTED | {"max.message.bytes": str(KAFKA_MESSAGE_MAX_BYTES)},
-        ),
-    )

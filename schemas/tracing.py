@@ -165,7 +165,6 @@ class Tracer(Protocol):
         """A span that begins now.
 
         Args:
-            name: what it is.
             context: its parent; "", or no context: it begins a trace.
             links: contexts of other spans that it has to do with.
         """
@@ -187,7 +186,6 @@ class Tracer(Protocol):
         has to do with no trace is the first span of its own, and few of those are recorded.
 
         Args:
-            name: what it is.
             began_ns: when it began, Unix nanoseconds.
             contexts: of the traces that have something in it; what is none is ignored.
             attributes: what is known of it.
@@ -202,7 +200,6 @@ def batch_attributes(
 
     Args:
         log: which one: `events` or `routing`.
-        records: how many.
         partition: of the log; the embedded one has 0 alone.
         last: offset of the last record.
         topic: that the log is, in Kafka.

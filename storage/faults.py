@@ -45,7 +45,9 @@ _OUTSIDE: Final = (
     "Not implemented",
     "not supported",
 )
-_FILE: Final = re.compile(r"\b(\d{6,}\.(?:sst|log|ldb)|MANIFEST-\d+|CURRENT|OPTIONS-\d+)\b")
+_FILE: Final = re.compile(
+    r"\b(records-\d+\.rec|\d{6,}\.(?:sst|log|ldb)|MANIFEST-\d+|CURRENT|OPTIONS-\d+)\b"
+)
 
 
 def _says(error: Exception, texts: tuple[str, ...]) -> bool:
@@ -62,13 +64,12 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
 
     Args:
         name: of the database, as `the log`.
-        path: its directory.
         error: RocksDB's, or the system's.
     """
     if isinstance(error, StorageError):
         return error
     if _says(error, _IN_USE):
-        return DataDirectoryInUseError(str(path), holder=_holder(path))
+        return DataDirectoryInUseError(str(path), holder=holder_of(path))
     if _says(error, _FULL):
         return disk_full(f"open {name}", path, DATABASE_OPENING_BYTES + _wal_bytes(path))
     if _says(error, _OUTSIDE) or not path.is_dir():
@@ -80,7 +81,7 @@ def opening_error(name: str, path: Path, error: Exception) -> StorageError:
     return damaged(f"open {name}", path, error)
 
 
-def _holder(path: Path) -> int | None:
+def holder_of(path: Path) -> int | None:
     """The process that has noted itself in the data directory of a database, while it lives."""
     with suppress(OSError, ValueError):
         pid = int((path.parent / PID_FILE).read_text())

@@ -5,6 +5,7 @@ device, a link, or have no end. All that reads one whole opens it here.
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -32,7 +33,6 @@ def open_file(path: Path, *, follow_links: bool = True) -> BinaryIO:
     """Opens a regular file to be read; never waits for what is none.
 
     Args:
-        path: of it.
         follow_links: whether the name itself may be a symbolic link.
 
     Raises:
@@ -72,3 +72,25 @@ def _check(path: Path, found: os.stat_result) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "a pipe, a socket or a device"
     raise OSError(errno.EINVAL, f"it is no regular file, but {what}", str(path))
+
+
+def sync_path(path: Path) -> None:
+    """The file, or the names in the directory, survive a power cut on return."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def takes_direct_io(directory: Path) -> bool:
+    """Whether files there may be written past the page cache; some file systems refuse it."""
+    direct = getattr(os, "O_DIRECT", 0)  # not where there is no Linux
+    if not direct:
+        return False
+    try:
+        with tempfile.NamedTemporaryFile(dir=directory, suffix=".tmp") as probe:
+            os.close(os.open(probe.name, os.O_RDWR | os.O_CLOEXEC | direct))
+    except OSError:
+        return False
+    return True

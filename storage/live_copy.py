@@ -45,7 +45,6 @@ def copy_database(
 
     Args:
         source: as it was opened; anything that cannot be read ends the copy.
-        preset: of both.
         to: a directory that does not exist.
         copied: told how many entries and bytes more are done, now and then.
 

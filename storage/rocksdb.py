@@ -2,18 +2,22 @@
 
     database   values                       options of its own
     ---------  ---------------------------  -------------------------------------------------------
-    LOG        records under rising keys    no compression: hashes and tokens hardly compress, and
+    LOG        records under rising keys    new ones are in files (`storage.record_files`); no
+                                            compression: hashes and tokens hardly compress, and
                                             trying costs a third of what writing them does
     TABLE      rows, overwritten in place   no compression: it would save a fifth of the space and
                                             make writing them cost half as much again; opens as it
                                             was before what is damaged
     SPOOL      records, soon deleted        a smaller write buffer: mostly it is empty
-    HISTORY    past rows of a table         as TABLE
-    ANSWERS    records under rising keys    data files are never merged: the oldest goes where they
-                                            are too much, and merging cost a quarter of writing
+    HISTORY    past rows of a table         as TABLE, and no write-ahead log: what a kill costs is
+                                            copied from the table's rows
+    ANSWERS    records under rising keys    as LOG; older ones are in data files that are never
+                                            merged: the oldest goes where they are too much
 
 Keys and values are raw bytes. The write-ahead log is on, so a write that has returned survives
-`kill -9`, and a power cut once a later `sync` has returned.
+`kill -9`, and a power cut once a later `sync` has returned; without one both are so of what has
+come into data files. Data files are written past the page cache, where the file system takes that:
+it has no use for them, and copying them into it cost more than all else of making them.
 
 A power cut may leave a write-ahead log with a torn end: cut off, or zeros. Such a database opens,
 with all that was written before, and says so (`torn`). With damage anywhere else it does not open:
@@ -23,9 +27,11 @@ last one, since what came later is made again, opens at the last moment before t
 
 import contextlib
 import gc
+import heapq
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 from weakref import WeakSet
@@ -40,16 +46,21 @@ from rocksdict import (
     Rdict,
     RdictIter,
     WriteBatch,
+    WriteOptions,
 )
 
 from schemas.errors import ClosedDatabaseError, StorageError
 from schemas.limits import AUDIT_FILES_BYTES, MIB
 from storage.faults import disk_errors, opening_error, says_corruption
+from storage.files import takes_direct_io
 from storage.log_format import zeroed_logs
 from storage.manifest import check_manifest
+from storage.ownership import Ownership
+from storage.record_files import AppendedPart, Entry, RecordFiles, name_of
 
 DATABASE_WRITE_BUFFER_BYTES: Final = 32 * MIB  # of a log or a table, in memory until it is flushed
 SPOOL_WRITE_BUFFER_BYTES: Final = 16 * MIB  # a spool is mostly empty
+ROCKSDB_FILES_MERGED: Final = 12  # new data files that are merged with the older ones at once
 ROCKSDB_JOBS_MAX: Final = 2  # threads that flush and compact, for each database
 ROCKSDB_LOG_FILES_MAX: Final = 3  # of RocksDB's own text log, kept for each database
 ROCKSDB_LOG_FILE_BYTES_MAX: Final = 4 * MIB  # of one file of RocksDB's own text log
@@ -60,7 +71,9 @@ __all__ = [
     "LOG",
     "SPOOL",
     "TABLE",
+    "AppendedPart",
     "Database",
+    "Entry",
     "Preset",
     "WriteBatch",
     "disk_errors",
@@ -70,6 +83,9 @@ __all__ = [
     "repair_in_place",
     "says_corruption",
 ]
+
+_FILES: Final = b"\xfe"
+"""What the keys begin with that name files of records, of which none may be gone; the last ones."""
 
 _IN_MEMORY: Final = (
     "rocksdb.cur-size-all-mem-tables",
@@ -92,6 +108,9 @@ class Preset(NamedTuple):
         made_again: whether what was written after some moment is made again where it is lost.
         files_bytes_max: data files are kept in the order in which they were written, and the oldest
             is dropped where they are more; 0: they are merged, and none is.
+        logged: whether there is a write-ahead log.
+        in_files: what the keys of records begin with that are appended in files of their own; b"":
+            none are.
     """
 
     name: str
@@ -99,18 +118,21 @@ class Preset(NamedTuple):
     compressed: bool
     made_again: bool = False
     files_bytes_max: int = 0
+    logged: bool = True
+    in_files: bytes = b""
 
 
-LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False)
+LOG: Final = Preset("the log", DATABASE_WRITE_BUFFER_BYTES, compressed=False, in_files=b"r")
 TABLE: Final = Preset("the table", DATABASE_WRITE_BUFFER_BYTES, compressed=False, made_again=True)
 HISTORY: Final = Preset(
-    "the history", DATABASE_WRITE_BUFFER_BYTES, compressed=False, made_again=True
+    "the history", DATABASE_WRITE_BUFFER_BYTES, compressed=False, made_again=True, logged=False
 )
 ANSWERS: Final = Preset(
     "the log of answers",
     DATABASE_WRITE_BUFFER_BYTES,
     compressed=False,
     files_bytes_max=AUDIT_FILES_BYTES,
+    in_files=b"r",
 )
 SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
@@ -123,7 +145,6 @@ class Database:
     says what was tried.
 
     Attributes:
-        path: its directory.
         torn: why it was found with a torn end as it was first opened; "" where it was whole, or
             where that does not matter (`Preset.made_again`).
     """
@@ -147,10 +168,16 @@ class Database:
         self.path = path
         self.torn = ""
         self._preset = preset
+        self._writing = WriteOptions()
+        # Its stub takes the property for a method.
+        self._writing.disable_wal = not preset.logged  # type: ignore[method-assign, assignment]
         self._access = access
         self._mode = mode  # of readers
         self._opened = False
         self._why_closed = ""
+        self._has_unsynced = True  # whoever wrote it last may have died before
+        self._files: RecordFiles | None = None
+        self._ownership: Ownership | None = None  # of a directory with files of records
         self._open(self._open_first)
         with _known_lock:
             _known.add(self)
@@ -170,8 +197,6 @@ class Database:
         """As `read_only`, and `catch_up` lets it see what was written since.
 
         Args:
-            path: of the database.
-            preset: of the database.
             scratch: a directory for RocksDB's own notes on this reader.
         """
         _expect_database(path, preset)
@@ -196,13 +221,81 @@ class Database:
         try:
             if self._access is None:
                 self._rdict = open_for_writing()
+                self._open_files()
+                self._opened = True
+                self._check_files()
             else:
                 with disk_errors(f"read {self._preset.name}", self.path):
+                    # First: what is dropped meanwhile may have become entries of the database.
+                    self._open_files()
                     self._rdict = _opened(self.path, self._preset, self._mode, self._access)
+                    self._opened = True
+                    self._check_files()
         except StorageError as error:
             self._why_closed = str(error)
+            if self._files is not None and (self._opened or self._access is not None):
+                self._files.close()
+                self._files = None
+            if self._opened:
+                self._close()
+            if self._files is None:
+                self._disown()
             raise
-        self._opened = True
+
+    def _own(self) -> None:
+        """Raises StorageError where another process owns the directory, or it is another one."""
+        if not self._preset.in_files:
+            return
+        with _opening(self._preset, self.path):
+            if self._ownership is None:
+                self._ownership = Ownership(self.path)
+            else:
+                self._ownership.check()
+
+    def _disown(self) -> None:
+        if self._ownership is not None:
+            self._ownership.end()
+            self._ownership = None
+
+    def _check_files(self) -> None:
+        """Names those that are not named yet; raises DamagedError where one is gone."""
+        files = self._files
+        if files is None or self._mode == _PAST_DAMAGE:
+            return
+        with disk_errors(f"open {self._preset.name}", self.path):
+            named = set()
+            for key, _ in self._scan(_FILES, _FILES):
+                name = key[len(_FILES) :].decode("ascii", "replace")
+                if not files.has(name):
+                    raise OSError(f"Corruption: {name} is gone")
+                named.add(name)
+            unnamed = [name for name in files.names() if name not in named]
+            if unnamed and self._access is None:  # a kill or a power cut came in between
+                files.settle()
+                self._name_files(unnamed)
+
+    def _open_files(self) -> None:
+        """Raises where they are damaged, or cannot be written as they are to go on."""
+        if not self._preset.in_files:
+            return
+        writes = self._access is None
+        try:
+            if self._files is not None and writes:
+                self._files.reopen()
+                return
+            self._files = RecordFiles(
+                self.path,
+                self._preset.in_files,
+                writes=writes,
+                skips_damage=self._mode == _PAST_DAMAGE,
+            )
+        except Exception as error:
+            if writes:
+                self._rdict.close()
+                del self._rdict
+                raise opening_error(self._preset.name, self.path, error) from error
+            raise
+        self.torn = self.torn or self._files.torn
 
     @property
     def _live(self) -> Rdict:
@@ -216,7 +309,9 @@ class Database:
         """Tells a torn end from other damage."""
         with _opening(self._preset, self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            check_manifest(self._preset.name, self.path, _options(self._preset, _ALL_OF_IT))
+            self._own()
+            if self._preset.logged:
+                check_manifest(self._preset.name, self.path, _options(self._preset, _ALL_OF_IT))
             if self._preset.made_again:
                 return _opened(self.path, self._preset, _UP_TO_DAMAGE)
             self.torn = _said_of_zeros(self.path)
@@ -231,16 +326,19 @@ class Database:
     def _open_again(self) -> Rdict:
         """After a failed write: what it left of itself is no damage, and anything else is."""
         with _opening(self._preset, self.path):
+            self._own()
             return _opened(self.path, self._preset, _BUT_A_TORN_END)
 
     def reopen(self) -> None:
-        """Closes and opens again, which is how RocksDB leaves the state after a failed write.
+        """Closes and opens again, which is how RocksDB leaves the state after a failed write. What
+        has files of records stays this process's meanwhile, also where it cannot be opened.
 
         Raises:
-            StorageError: it cannot be opened now; call again later.
+            StorageError: it cannot be opened now, or is not what this process left; call again
+                later.
         """
         with contextlib.suppress(StorageError):  # opening it tells, if it still matters
-            self.close()
+            self._close()
         self._open(self._open_again)
 
     def close(self) -> None:
@@ -249,6 +347,17 @@ class Database:
         Raises:
             DiskError: RocksDB failed as it closed.
         """
+        if self._files is not None:
+            with contextlib.suppress(OSError):  # then it is torn where it is damaged
+                self._files.end()
+            self._files.close()
+            self._files = None
+        try:
+            self._close()
+        finally:
+            self._disown()
+
+    def _close(self) -> None:
         if not self._opened:
             return  # an earlier reopening closed it and could not open it again
         self._opened = False
@@ -298,6 +407,29 @@ class Database:
         Raises:
             Exception: a block could not be read; those before it have been yielded.
         """
+        own = self.scan_own(start, prefix)
+        return own if self._files is None else _merged(own, self.scan_files(start, prefix))
+
+    def scan_files(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, of the files of records alone, with the marks that stand for them."""
+        files, records = self._files, self._preset.in_files
+        if files is None:
+            return
+        marks = sorted(mark for mark in files.marks() if mark.key >= start)
+        named = [mark for mark in marks if mark.key.startswith(prefix)]
+        yield from (mark for mark in named if mark.key < records)
+        if records.startswith(prefix) or prefix.startswith(records):
+            yield from (one for one in files.scan(start) if one.key.startswith(prefix))
+        yield from (mark for mark in named if mark.key > records)
+
+    def scan_own(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """As `scan`, without the files of records."""
+        for found in self._scan(start, prefix):
+            if found[0] >= _FILES:
+                return
+            yield found
+
+    def _scan(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         cursor = self.cursor()
         cursor.seek(start)
         while cursor.valid():
@@ -324,8 +456,13 @@ class Database:
                 total += int(rdict.property_int_value(name) or 0) if rdict is not None else 0
         return total
 
+    @property
+    def last_in_files(self) -> bytes | None:
+        """The key of the last record that was appended; None where none is kept."""
+        return None if self._files is None else self._files.last_key
+
     def last_key_before(self, end: bytes) -> bytes | None:
-        """The last key at or before `end`, or None."""
+        """The last key at or before `end` that is not in the files of records, or None."""
         cursor = self.cursor()
         cursor.seek_for_prev(end)
         if cursor.valid():
@@ -335,21 +472,89 @@ class Database:
 
     # Writing
 
-    def write(self, batch: WriteBatch) -> None:
-        """Writes all of the batch or nothing."""
-        self._live.write(batch)
+    def write(self, batch: WriteBatch, *, drop_before: int = 0) -> None:
+        """Writes all of the batch or nothing, and drops the files of records that are all before a
+        number: these are gone once the batch is durable.
+        """
+        files = self._files
+        drops = files is not None and files.has_before(drop_before)
+        if drops:
+            batch.delete_range(_FILES, _FILES + name_of(drop_before).encode())
+        self._write(batch)
+        if files is not None and drops:
+            files.drop_before(drop_before)
+
+    def _write(self, batch: WriteBatch) -> None:
+        try:
+            self._live.write(batch, self._writing)
+        finally:  # behind it: a `sync` that comes between has not made it durable
+            self._has_unsynced = True
+
+    def append(self, parts: Sequence[AppendedPart]) -> None:
+        """Appends records under `Preset.in_files`, all of them or none; their numbers rise.
+
+        Raises:
+            OSError: none of them was appended; where the next one fails, too, call `reopen`.
+        """
+        assert self._files is not None
+        _ = self._live
+        self._files.append(parts)
+        begun = [name_of(part.first) for part in parts if part.mark is not None]
+        if begun:
+            self._name_files(begun)
+
+    def _name_files(self, names: Sequence[str]) -> None:
+        batch = new_batch()
+        for name in names:
+            batch.put(_FILES + name.encode(), b"")
+        self._write(batch)
+
+    @property
+    def has_files(self) -> bool:
+        """Whether there is a file that records can go on with."""
+        return bool(self._files)
 
     def sync(self) -> None:
         """Makes what was written survive a power cut."""
-        self._live.flush_wal(sync=True)
+        if not self._preset.logged:
+            self._live.flush()
+            return
+        dropped = 0 if self._files is None else self._files.dropped
+        live = self._live
+        if self._has_unsynced:
+            self._has_unsynced = False
+            try:
+                live.flush_wal(sync=True)
+            except BaseException:
+                self._has_unsynced = True
+                raise
+        if self._files is not None:
+            self._files.sync(dropped=dropped)
 
     def flush(self) -> None:
         """Moves what was written into data files."""
         self._live.flush()
 
+    def begin_flush(self) -> None:
+        """As `flush`, and it goes on in a thread of RocksDB's."""
+        self._live.flush(wait=False)
+
     def catch_up(self) -> None:
         """Of `following`: lets reading find what the writer has written since."""
+        if self._files is not None:
+            self._files.refresh()
         self._live.try_catch_up_with_primary()
+
+
+def _merged(
+    own: Iterator[tuple[bytes, bytes]], in_files: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[bytes, bytes]]:
+    """Both in order; what both have is the database's own."""
+    last = b""
+    for found in heapq.merge(own, in_files, key=itemgetter(0)):
+        if found[0] != last:
+            last = found[0]
+            yield found
 
 
 _known: Final[WeakSet[Database]] = WeakSet()
@@ -383,7 +588,12 @@ def examine(path: Path, preset: Preset) -> str:
             if not says_corruption(error) or not _is_torn(path, preset):
                 raise
             return str(error)
-    return "" if preset.made_again else _said_of_zeros(path)
+        torn = ""
+        if preset.in_files:
+            files = RecordFiles(path, preset.in_files, writes=False)
+            torn = files.torn
+            files.close()
+    return "" if preset.made_again else _said_of_zeros(path) or torn
 
 
 def new_batch() -> WriteBatch:
@@ -403,6 +613,7 @@ def _options(preset: Preset, mode: DBRecoveryMode) -> Options:
         DBCompressionType.lz4() if preset.compressed else DBCompressionType.none()
     )
     options.set_wal_recovery_mode(mode)
+    options.set_level_zero_file_num_compaction_trigger(ROCKSDB_FILES_MERGED)
     if preset.files_bytes_max:
         in_order = FifoCompactOptions()
         in_order.max_table_files_size = preset.files_bytes_max
@@ -424,7 +635,10 @@ def repair_in_place(path: Path, preset: Preset) -> None:
 def _opened(
     path: Path, preset: Preset, mode: DBRecoveryMode, access: AccessType | None = None
 ) -> Rdict:
-    return Rdict(str(path), _options(preset, mode), access_type=access or AccessType.read_write())
+    options = _options(preset, mode)
+    if access is None and takes_direct_io(path):
+        options.set_use_direct_io_for_flush_and_compaction(True)
+    return Rdict(str(path), options, access_type=access or AccessType.read_write())
 
 
 @contextlib.contextmanager

@@ -19,11 +19,13 @@ from typing import Final, NamedTuple
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
 from schemas.limits import DATABASE_OPENING_BYTES, MIB
 from storage.faults import disk_errors, disk_full
+from storage.ownership import Ownership
+from storage.record_files import SUFFIX
 from storage.rocksdb import Database, Preset, WriteBatch, new_batch, repair_in_place
 
 SALVAGE_BATCH_BYTES: Final = 8 * MIB  # copied in one write from a damaged database: memory
 
-_IMMUTABLE: Final = (".sst", ".log")
+_IMMUTABLE: Final = (".sst", ".log", SUFFIX)
 _PLACE_WIDTH: Final = 16  # of a place between two keys, at least
 
 
@@ -109,7 +111,11 @@ def _copied(source: Database, preset: Preset, to: Path) -> SalvageResult:
 
 
 def check_not_in_use(path: Path) -> None:
-    """Raises DataDirectoryInUseError while another process has the database open."""
+    """Raises DataDirectoryInUseError while another process has the database open, or is to open it
+    again after its disk failed.
+    """
+    if path.is_dir():
+        Ownership(path).end()
     lock = path / "LOCK"
     if not lock.exists():
         return
@@ -178,7 +184,7 @@ def _copy(source: Database, target: Database) -> SalvageResult:
     while start is not None:
         batch = new_batch()
         try:
-            for key, value in source.scan(start, b""):
+            for key, value in source.scan_own(start, b""):
                 batch.put(key, value)
                 entries += 1
                 start = key + b"\0"
@@ -193,6 +199,14 @@ def _copy(source: Database, target: Database) -> SalvageResult:
         else:
             start = None
         _write(target, batch)
+    batch = new_batch()
+    for key, value in source.scan_files(b"", b""):  # past what is damaged
+        batch.put(key, value)
+        entries += 1
+        if batch.size_in_bytes() > SALVAGE_BATCH_BYTES:
+            _write(target, batch)
+            batch = new_batch()
+    _write(target, batch)
     return SalvageResult(entries, stretches)
 
 

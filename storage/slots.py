@@ -11,9 +11,19 @@ import errno
 import fcntl
 import os
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from schemas.errors import StorageError
+from schemas.setting import Setting
+
+SLOTS_MAX: Final = 256  # files that are tried as a role starts
+
+SLOTS: Final = Setting(
+    "slots",
+    "Share --data with other processes of this role: take the first free one of its parts slot-1,"
+    " slot-2, ..., of which there are so many; 0 for --data itself.",
+    bounds=(0, SLOTS_MAX),
+)
 
 
 class Slot(NamedTuple):
@@ -21,13 +31,38 @@ class Slot(NamedTuple):
 
     Attributes:
         number: from 1.
-        path: the directory.
         lock: an open file, which frees the part where it is closed.
     """
 
     number: int
     path: Path
     lock: int
+
+
+class DataPlace(NamedTuple):
+    """What the settings `data` and `slots` come to.
+
+    Attributes:
+        path: what this process has for itself.
+        shared: what it shares with those of its role.
+        is_first: whether it does what one of them alone may do.
+    """
+
+    path: Path
+    shared: Path
+    is_first: bool
+
+
+def take_place(data: Path, slots: int) -> DataPlace:
+    """Takes it for as long as this process lives; 0 slots for the directory itself.
+
+    Raises:
+        StorageError: see `take_slot`.
+    """
+    if not slots:
+        return DataPlace(data, data, is_first=True)
+    slot = take_slot(data, slots)
+    return DataPlace(slot.path, data, is_first=slot.number == 1)
 
 
 def take_slot(data: Path, slots: int) -> Slot:

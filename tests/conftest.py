@@ -16,6 +16,7 @@ from streams.table.fold import Fold
 pytest_plugins = [  # each before those that import it
     "tests.hang_watch",
     "tests.lanes",
+    "tests.forms",
     "tests.workers",
     "tests.zygote",
     "tests.kafka_fixtures",
@@ -66,7 +67,7 @@ def _set_apart() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Of the simulated worlds and of hostile bytes: see tests/simulation and tests/fuzz."""
     group = parser.getgroup("seeded tests")
-    group.addoption("--seeds", type=int, default=1000, help="how many histories, of all worlds")
+    group.addoption("--seeds", type=int, default=1000, help="of which each world has its share")
     group.addoption("--seed", type=int, default=None, help="only what follows from this seed")
     group.addoption("--fuzz-scale", type=float, default=0.1, help="of what `make soak` sends")
 

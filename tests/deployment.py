@@ -8,19 +8,19 @@ The fold is made here, by the reference kernel, of every record from the topic's
 import asyncio
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
 
 from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
 from devtools.broker import Broker
-from reprise.settings import DEFAULT_SEED
 from schemas.identities import MEDIA, Offset
+from schemas.setting import changed
+from streams.index_settings import DEFAULT_SEED
 from streams.kernel import open_kernel
 from streams.kernel.changes import decode_changes
 from streams.table.fold import DUPLICATE, Fold
@@ -71,7 +71,7 @@ class Deployment:
 
         def settings_of(name: str) -> KafkaSettings:
             bootstrap = (bootstraps or {}).get(name, kafka.bootstrap)
-            return msgspec.structs.replace(kafka, bootstrap=bootstrap)
+            return changed(kafka, bootstrap=bootstrap)
 
         self.broker = broker
         self.kafka = kafka
@@ -202,15 +202,10 @@ class Logged(NamedTuple):
 
 
 class FreshFold(NamedTuple):
-    """A fold of the whole log, and what it skipped, by reason."""
+    """A fold of the whole log, and why it skipped what it has, by place."""
 
     fold: Fold
     skipped: dict[Place, str]
-
-    @property
-    def corrupt(self) -> set[Place]:
-        """Those that it skipped for their form."""
-        return {place for place, reason in self.skipped.items() if reason != DUPLICATE}
 
 
 def read_events(kafka: KafkaSettings) -> list[Logged]:
@@ -278,15 +273,12 @@ def last_batches(fold: Fold) -> dict[str, int]:
 # Once quiet
 
 
-def check_once_quiet(
-    deployment: Deployment, load: Load, *, corrupt: Collection[Place] = (), seed: int
-) -> FreshFold:
+def check_once_quiet(deployment: Deployment, load: Load, *, seed: int) -> FreshFold:
     """Stops the load and waits until the log, a fresh fold of it and the replicas agree with it.
 
     Args:
         deployment: all roles run.
         load: of engines that can replay all they sent: nothing may be missing.
-        corrupt: the records that must be skipped for their form, and no others.
         seed: of the faults, for a failure's text.
     """
     load.stop()
@@ -303,7 +295,7 @@ def check_once_quiet(
     (fresh,) = found
     fold = fresh.fold
     assert (fold.counters["gaps"], fold.counters["log_holes"]) == (0, 0), f"seed {seed}"
-    assert fresh.corrupt == set(corrupt), f"seed {seed}"
+    assert set(fresh.skipped.values()) <= {DUPLICATE}, f"seed {seed}"
     expected = digests_by_fold(fold)
 
     def replicas_agree() -> bool:

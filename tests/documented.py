@@ -49,8 +49,8 @@ BY_NAME: Final = "needs the package index: the Makefile's target installs it"
 MINUTES: Final = "takes minutes: tests/unit/lab/benchmarks runs its parts"
 ELSEWHERE: Final = (
     Elsewhere(r"^(KEY=\$\()?(REPRISE_\w+=\S+ )?docker ", "needs Docker"),
-    Elsewhere(r"\bkubectl ", "needs a cluster: tests/integration/test_chart.py"),
-    Elsewhere(r"^helm ", "needs a cluster: tests/integration/test_chart.py"),
+    Elsewhere(r"\bkubectl ", "needs a cluster: tests/unit/test_chart.py"),
+    Elsewhere(r"^helm ", "needs a cluster: tests/unit/test_chart.py"),
     Elsewhere(
         r"^REPRISE_KEY=\$\(cat discover.key\) reprise discover ",
         "needs a cluster: tests/integration/test_discovery.py has an API server",

@@ -17,6 +17,7 @@ from gateway.gateway import Gateway
 from gateway.settings import GatewaySettings
 from gateway.upstream import Upstream
 from query_api.access.guard import Guard
+from query_api.grpc.grpc_settings import ListenAddress
 from reprise.http.listening import bind
 from reprise.roles.door import Door
 from routing.decisions.live_load import LiveLoad
@@ -584,7 +585,7 @@ async def world(
     table = FakeTable()
     router = Router(table, RoutingQueue(), LiveLoad())
     gateway = Gateway(
-        settings or GatewaySettings(host="127.0.0.1"),
+        settings or GatewaySettings(listen=ListenAddress()),
         table,
         table,
         router,

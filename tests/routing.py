@@ -1,5 +1,13 @@
 """Records of the routing log, for tests that care for a few of their fields."""
 
+import time
+from pathlib import Path
+
+from logs.declaration import EmbeddedParts
+from routing.log.declaration import ROUTING
+from routing.log.embedded import RoutingLog
+from schemas.clock import REAL_CLOCK
+from schemas.conditions import Conditions
 from schemas.routing_records import (
     CandidateRecord,
     DecidedScope,
@@ -18,6 +26,13 @@ from schemas.routing_records import (
 RUN = 1_790_000_000_000_000
 NOW = 1_790_000_000.0
 TARGET = Target("default", "a", 0)
+
+
+def routing_log(data: Path) -> RoutingLog:
+    """The routing log of a directory of data, open."""
+    log = ROUTING.embedded(EmbeddedParts(data, Conditions(time.time), REAL_CLOCK, 1e9))
+    log.open()
+    return log
 
 
 def decision(number: int, *, time: float = NOW, instance: str = "a", prompt: int = 800) -> Decision:

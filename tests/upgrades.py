@@ -7,6 +7,8 @@ import http.client
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -14,6 +16,7 @@ import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from email.message import Message
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from devtools.upgrades import VARIABLE
@@ -40,6 +43,37 @@ def older() -> tuple[str, ...]:
     """The program of the older one; this one where none is named."""
     named = os.environ.get(VARIABLE, "")
     return (named,) if named else THIS
+
+
+_DIGEST_OF = """
+import json, sys
+try:
+    from routing.fold.fold import RoutingFold
+except ImportError:  # to 0.2.0
+    from streams.routing.fold import RoutingFold
+from schemas.codec import decode_routing
+fold = RoutingFold()
+for offset, value in json.load(sys.stdin):
+    fold.apply(offset, decode_routing(bytes.fromhex(value)))
+print(fold.digest)
+"""
+
+
+def routing_digest(program: Sequence[str], log: Iterable[tuple[int, bytes]]) -> str:
+    """The digest of a fresh fold of the routing log, by the code of a version: what a fold knows
+    grows with versions, and its digest with it.
+    """
+    is_this = tuple(program) == THIS
+    python = sys.executable if is_this else str(Path(program[0]).with_name("python"))
+    found = subprocess.run(
+        [python, "-c", _DIGEST_OF],
+        input=json.dumps([(offset, value.hex()) for offset, value in log]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        cwd=None if is_this else "/",
+    )
+    return found.stdout.strip()
 
 
 class Served(Engine):

@@ -1,6 +1,6 @@
 """What this Reprise writes to its disk, in an archive that later ones are held to reading.
 
-`python -m tests.written NAME` makes `tests/data/written-by-NAME.tar.xz`; `tests/integration/
+`python -m tests.written NAME` makes `tests/data/written-by-NAME.tar.xz`; `tests/unit/
 test_older_formats.py` opens it. It has
 
     data/              a data directory of `reprise up`, stopped in order
@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from lab.engines.publisher import PublisherOptions
-from lmcache_adapter.commands.embedded import DIRECTORY as COMMANDS
+from lmcache_adapter.commands.log import COMMANDS
 from logs.embedded import EmbeddedLog
 from schemas.command_records import (
     CommandAction,
@@ -118,7 +118,7 @@ def write_what_is_rare(data: Path) -> None:
         ]
     )
     log.close()
-    commands = EmbeddedLog(data / COMMANDS)
+    commands = EmbeddedLog(COMMANDS.path_in(data))
     worker = CommandWorker(0)
     command = CommandRecord(
         command_id=COMMAND,

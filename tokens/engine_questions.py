@@ -18,7 +18,7 @@ UNANSWERED_MIN: Final = 5  # of them, until that is said
 _logger = logging.getLogger(__name__)
 
 
-class Unanswered(NamedTuple):
+class UnansweredModel(NamedTuple):
     """A model of whose prompts too many got no tokens.
 
     Attributes:
@@ -76,7 +76,7 @@ class EngineQuestions:
                 found.unanswered,
             )
 
-    def unanswered(self, now: float) -> list[Unanswered]:
+    def unanswered(self, now: float) -> list[UnansweredModel]:
         """Models of which too many got none, by tenant and name; `now` is Unix seconds."""
         found = (
             _unanswered(key, one, now) for key, one in sorted(self._of_model.items(), key=_key)
@@ -88,7 +88,7 @@ def _key(item: tuple[tuple[str, str], _Questions]) -> tuple[str, str]:
     return item[0]
 
 
-def _unanswered(key: tuple[str, str], questions: _Questions, now: float) -> Unanswered:
+def _unanswered(key: tuple[str, str], questions: _Questions, now: float) -> UnansweredModel:
     latest = [one for one in questions.latest if one.at > now - QUESTIONS_S]
     missed = [one.at for one in latest if not one.is_answered]
-    return Unanswered(*key, len(latest), len(missed), max(missed, default=0.0))
+    return UnansweredModel(*key, len(latest), len(missed), max(missed, default=0.0))

@@ -21,11 +21,11 @@ _OK: Final = 200
 _REFUSALS: Final = range(400, 500)
 
 
-class _Said(msgspec.Struct):
+class _TokenizeAnswer(msgspec.Struct):
     tokens: list[int]
 
 
-_decoder: Final = msgspec.json.Decoder(_Said)
+_decoder: Final = msgspec.json.Decoder(_TokenizeAnswer)
 _encoder: Final = msgspec.json.Encoder()
 
 

@@ -42,7 +42,6 @@ class Difference(NamedTuple):
     """Where an engine has made other tokens.
 
     Attributes:
-        form: of the prompt.
         engine: the base URL of the engine; "" where an answer's `usage` said so.
         ours: how many tokens were made here.
         theirs: how many the engine has.

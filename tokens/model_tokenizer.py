@@ -86,7 +86,6 @@ class ModelTokenizer:
         """The prompt's text, special tokens and all.
 
         Args:
-            prompt: of this model.
             kind: of the engine, as registrations name it.
             seconds: that the template may take.
 
@@ -128,8 +127,6 @@ class ModelTokenizer:
         """Token ids of the prompt's text, (n,) u32 little-endian, and how many were kept.
 
         Args:
-            text: of the prompt.
-            prompt: of this model.
             owner: the tenant whose pieces are kept apart.
 
         Raises:

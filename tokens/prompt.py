@@ -53,9 +53,6 @@ class PromptError(RepriseError):
     """A request that no engine would take.
 
     Operator action: none; the client has to mend the request.
-
-    Attributes:
-        field: of the request.
     """
 
     def __init__(self, field: str, text: str) -> None:
@@ -122,7 +119,6 @@ class ChatPrompt(NamedTuple):
         model: as the request names it.
         messages: as they came, checked for form.
         tools: that the template is told of; None for none.
-        documents: likewise.
         chat_template: the request's own one; engines refuse it unless they are told to trust it.
         template_kwargs: variables of the template beside these.
         add_generation_prompt: whether the assistant's turn is opened.

@@ -96,7 +96,6 @@ class ChatTemplate:
         takes_parts: whether it goes through the parts of contents, so that contents are lists for
             it; else they are text.
         knows_developer: whether it has a developer's role.
-        text: of the template.
     """
 
     def __init__(self, text: str, clock: Callable[[], float]) -> None:
@@ -130,7 +129,6 @@ class ChatTemplate:
         """The text of a prompt.
 
         Args:
-            variables: of the template.
             seconds: that it may take.
 
         Raises:
@@ -178,7 +176,7 @@ class ChatTemplate:
         return cut if text[at : at + len(_CONTINUED)] == _CONTINUED else cut.rstrip()
 
 
-class _Bounded(NodeTransformer):
+class _BoundedConcat(NodeTransformer):
     """Puts a bounded call in the place of each `~`."""
 
     def __init__(self, steps: _Steps) -> None:
@@ -192,7 +190,7 @@ class _Bounded(NodeTransformer):
 
 def _metered(tree: nodes.Template, steps: _Steps) -> nodes.Template:
     """The same, with a step in each round of a loop and each call of a macro, and `~` bounded."""
-    _Bounded(steps).visit(tree)
+    _BoundedConcat(steps).visit(tree)
     for loop in tree.find_all(nodes.For):
         loop.body.insert(0, steps.statement(loop.lineno))
     for macro in tree.find_all(nodes.Macro):

@@ -82,7 +82,6 @@ class Tokenizer:
 
     Args:
         paths: the directories of models, by name.
-        engines: of models.
         clock: of templates, and for what was when.
         conditions: of the role; None: nobody is told of differences.
 

@@ -13,7 +13,6 @@ class Complaint(NamedTuple):
         text: of its last line in the log.
         since: when it first went wrong; `last_at`: when it last did; `said_at`: when that line was
             written. Monotonic seconds.
-        times: how often it went wrong.
     """
 
     text: str
@@ -38,8 +37,6 @@ class Complaints:
         """It went wrong: whether that is to be logged.
 
         Args:
-            about: what.
-            text: why.
             now: monotonic seconds.
         """
         before = self._lasting.get(about)

@@ -28,11 +28,9 @@ class Delivery:
 
     Attributes:
         topic: `events`.
-        producer: of the bridge.
         spool: of these writers alone.
         on_written: called for each acknowledged record, with its offset.
         lease: without it nothing is sent: another bridge may own our publishers.
-        tracer, clock: of the bridge.
         dropped: records, by publisher and reason.
         written_records, written_bytes: that were acknowledged.
         produce_errors: attempts that failed.

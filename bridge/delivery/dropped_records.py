@@ -78,11 +78,9 @@ def gap_between(
     """The gap of the batches between both cursors, as far as their numbers tell; None for none.
 
     Args:
-        publisher: whose.
         before: the last batch before what is lost.
         after: the first batch after it.
         now: Unix seconds.
-        reason: why they are lost.
     """
     first = before.sequence + 1 if after.incarnation == before.incarnation else 0
     if after.incarnation < before.incarnation or first >= after.sequence:

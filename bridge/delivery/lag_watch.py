@@ -1,6 +1,6 @@
 """Looks how far the workers are, while publishers wait for that or may soon; see `partition_lag`.
 
-What the workers' group has committed is asked for, up to a hundred times a second while it moves,
+What the workers' group has committed is asked for, up to fifty times a second while it moves,
 less and less often while it does not, and not at all while little is under way. Where it cannot be
 asked for, or does not move, nobody waits.
 """
@@ -14,12 +14,13 @@ from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import PartitionLag
 from brokers.availability import describe
 from brokers.errors import AWAY
-from brokers.group_offsets import GroupOffsets
+from brokers.group_offsets import GroupOffset, GroupOffsets
 from logs.attempts import Attempts
 from schemas.clock import REAL_CLOCK
+from schemas.folded_work import read_work
 from schemas.identities import PublisherKey
 
-LAG_LOOK_S: Final = 0.01  # how often it is looked how far the workers are, while some may wait
+LAG_LOOK_S: Final = 0.02  # how often it is looked how far the workers are, while some may wait
 LAG_LOOK_MAX_S: Final = 0.08  # the same where they have not got on; a look is 0.5 ms of CPU
 
 _logger = logging.getLogger(__name__)
@@ -29,7 +30,6 @@ class LagWatch(Attempts):
     """See the module. One loop.
 
     Args:
-        lags: of all partitions.
         offsets: what the workers' group has committed.
         on_released: given the publishers that need not wait any more.
         clock: monotonic seconds.
@@ -52,7 +52,7 @@ class LagWatch(Attempts):
         self._on_released = on_released
         self._asking: list[PartitionLag] = []
         self._is_failing = False  # logged already
-        self._seen: dict[int, int] = {}  # what was committed, by partition
+        self._seen: dict[int, GroupOffset] = {}  # what was committed, by partition
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
@@ -93,10 +93,14 @@ class LagWatch(Attempts):
         else:
             await super().pause()
 
-    def _release(self, offsets: Mapping[int, int]) -> None:
+    def _release(self, offsets: Mapping[int, GroupOffset]) -> None:
         """The publishers go on that need not wait any more, by what was committed."""
         now = self._clock()
         for lag in self._asking:
-            released = lag.folded(offsets.get(lag.partition), now)
+            found = offsets.get(lag.partition)
+            if found is None:
+                released = lag.folded(None, now)
+            else:
+                released = lag.folded(found.offset, now, read_work(found.metadata))
             if released:
                 self._on_released(released)

@@ -12,11 +12,7 @@ from schemas.identities import PublisherKey
 
 
 class Lease:
-    """See the module. One loop.
-
-    Args:
-        clock: of the bridge.
-    """
+    """See the module. One loop."""
 
     def __init__(self, clock: Clock = REAL_CLOCK) -> None:
         self.clock = clock

@@ -38,7 +38,6 @@ class LogSink:
         on_appended, on_failure, on_recovered: see `WaitingAppends`.
         is_idle: whether nothing that `on_appended` was given waits.
         turn_bytes: see `RecordSink`.
-        tracer, clock: of the service.
 
     Attributes:
         appends: what waits for the disk.

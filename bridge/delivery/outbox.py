@@ -19,8 +19,6 @@ class Outbox:
     """See the module.
 
     Attributes:
-        publisher: whose.
-        key: of its records.
         partition: of `events`, for all of them.
         last: its last batch that the log, the queue or the spool has.
         written: its last batch that the writer has had acknowledged; None for none.

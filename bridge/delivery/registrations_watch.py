@@ -24,8 +24,6 @@ class RegistrationsWatch:
     """See the module. One loop.
 
     Args:
-        options: of Kafka's clients.
-        topic: of the events.
         partition_of: the partition of a stream's records.
         logged: of each publisher that is followed and registered in the log, the offset of the last
             record that says so, or one below it.

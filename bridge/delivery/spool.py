@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from bridge.bounds import BRIDGE_RETRY_S, SPOOL_CHANGES_MAX
+from bridge.bounds import BRIDGE_RETRY_S, SPOOL_BYTES_MAX, SPOOL_CHANGES_MAX
 from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK
 from schemas.codec import KEY_MISMATCH, MALFORMED_KEY, decode_publisher, decode_record
@@ -39,7 +39,7 @@ from schemas.errors import (
     StorageError,
 )
 from schemas.identities import PublisherKey
-from schemas.limits import ENTRIES_NAMED_MAX, SPOOL_BYTES_MAX
+from schemas.limits import ENTRIES_NAMED_MAX
 from schemas.records import NEWEST_VERSION, Record
 from schemas.topics import encode_publisher
 from storage.rocksdb import SPOOL, Database, WriteBatch, disk_errors, new_batch
@@ -88,7 +88,6 @@ class Spool:
 
     Args:
         path: its directory, made where it is missing.
-        bytes_max: bound on the records' bytes.
         monotonic: seconds.
 
     Attributes:
@@ -293,7 +292,6 @@ class Spool:
         """Replaces or deletes records that `read` gave.
 
         Args:
-            publisher: whose.
             changes: rising numbers, each with its new record, or None to delete it; numbers of
                 records that are no longer there are skipped.
 
@@ -354,7 +352,6 @@ class Spool:
         """The publisher's records in order.
 
         Args:
-            publisher: whose.
             bytes_max: stop once that much was read; None for all.
 
         Raises:

@@ -18,7 +18,6 @@ class TracedBatch:
     def __init__(self, batch: Batch, tracer: Tracer) -> None:
         """Args:
         batch: that is filled; empty.
-        tracer: of the bridge.
         """
         self.span = NO_SPAN
         self._batch = batch

@@ -30,7 +30,6 @@ def drop_unreadable(
 
     Args:
         spool: whose publisher it is.
-        publisher: of the lane.
         before: the last batch in the log; None: the records are deleted without a gap.
         last: the last batch that was put into the lane; None where it is not known.
         clock: Unix seconds.

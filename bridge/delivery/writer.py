@@ -25,13 +25,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from bridge.bounds import WRITER_PAUSE_S
+from bridge.bounds import SPOOL_BYTES_MAX, WRITER_PAUSE_S
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.dropped_records import DISK_ERROR, SPOOL_FULL, DroppedRecords
 from bridge.delivery.outbox import Outbox, is_control
 from bridge.delivery.partition_writer import MemorySource, PartitionWriter, PendingRecord
 from bridge.heartbeats import Heartbeats
 from bridge.publisher.anchor import Anchor
+from bridge.supervision import cancel
 from brokers.clients import partition_of
 from schemas.errors import StorageError
 from schemas.identities import PublisherKey, StreamKey
@@ -40,7 +41,6 @@ from schemas.limits import (
     KAFKA_BATCH_BYTES,
     MIB,
     RECORD_SEND_BYTES_MAX,
-    SPOOL_BYTES_MAX,
     TURN_BYTES_MAX,
 )
 from schemas.memory_segments import SegmentKey, encode_segment
@@ -72,10 +72,7 @@ class Writer:
         delivery: what its partitions share; of this writer alone.
 
     Attributes:
-        delivery: the same.
-        spool: of it.
         partitions: of `events`, each with its queue.
-        lags: of them.
     """
 
     def __init__(self, delivery: Delivery) -> None:
@@ -304,7 +301,7 @@ class Writer:
             if partition.spooled:
                 partition.look()  # who was held back may go on
 
-    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+    def resume_held_back(self, publishers: Iterable[PublisherKey]) -> None:
         """The workers have got on: what these have in the spool can be written."""
         for publisher in publishers:
             if publisher in self.spool:
@@ -402,9 +399,7 @@ class Writer:
         try:
             await asyncio.gather(*tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel(*tasks)
             self.spill()
             for partition in self.partitions:
                 await partition.give_up()

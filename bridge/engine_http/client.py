@@ -46,7 +46,6 @@ class Reply(NamedTuple):
     """An answer.
 
     Attributes:
-        status: of HTTP.
         body: where that was asked for.
         location: where a redirect leads, as it came; "" for none.
     """
@@ -176,7 +175,7 @@ class _ClosedError(NoAnswerError):
     """The connection was closed before anything of an answer came."""
 
 
-class _Parsed:
+class _ResponseParser:
     """What httptools tells of one answer."""
 
     def __init__(self) -> None:
@@ -220,7 +219,6 @@ async def get(
     """Asks an engine for one path below its base URL. One connection, closed behind it, or kept.
 
     Args:
-        base_url: of the engine.
         path: with a slash before it.
         with_body: whether its body is wanted; else it is not read.
         wait_s: for all of it.
@@ -233,7 +231,7 @@ async def get(
         NoAnswerError: see there.
         EndpointError: it is no such URL.
     """
-    bound = _Bound(bytes_max, cut, Room() if room is None else room)
+    bound = _ReadLimits(bytes_max, cut, Room() if room is None else room)
     question = _Question(path, with_body=with_body)
     return await _answered(read_base_url(base_url), question, bound, kept, wait_s)
 
@@ -250,15 +248,13 @@ async def post(
     """Asks an engine with a JSON body, for one path below its base URL. Raises as `get`.
 
     Args:
-        base_url: of the engine.
         path: with a slash before it.
-        content: of the request.
         wait_s: for all of it.
         bytes_max: of the head of the answer with its body.
         kept: where a connection may be, and stays.
     """
     question = _Question(path, {"Content-Type": "application/json"}, content)
-    bound = _Bound(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
+    bound = _ReadLimits(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
     return await _answered(read_base_url(base_url), question, bound, kept, wait_s)
 
 
@@ -275,7 +271,6 @@ async def ask(
     """Asks a server that the operator has named, wherever it is.
 
     Args:
-        base_url: of the server.
         path: with a slash before it, and parameters behind it.
         headers: beside those that every request has.
         content: of a POST; None: it is a GET.
@@ -288,12 +283,16 @@ async def ask(
         EndpointError: it is no such URL.
     """
     question = _Question(path, headers, content, tls, is_engine=False)
-    bound = _Bound(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
+    bound = _ReadLimits(bytes_max, False, Room(bytes_max + HTTP_ENGINE_READ_BYTES))
     return await _answered(read_base_url(base_url), question, bound, None, wait_s)
 
 
 async def _answered(
-    url: BaseUrl, question: _Question, bound: "_Bound", kept: KeepAlivePool | None, wait_s: float
+    url: BaseUrl,
+    question: _Question,
+    bound: "_ReadLimits",
+    kept: KeepAlivePool | None,
+    wait_s: float,
 ) -> Reply:
     try:
         async with asyncio.timeout(wait_s):
@@ -307,7 +306,7 @@ async def _answered(
         raise NoAnswerError(f"cannot reach {url.authority}: {detail}") from error
 
 
-class _Bound(NamedTuple):
+class _ReadLimits(NamedTuple):
     """Of one answer; see `get`."""
 
     bytes_max: int
@@ -322,7 +321,7 @@ def _tls() -> ssl.SSLContext:
 
 
 async def _exchanged(
-    url: BaseUrl, question: _Question, bound: _Bound, kept: KeepAlivePool | None
+    url: BaseUrl, question: _Question, bound: _ReadLimits, kept: KeepAlivePool | None
 ) -> Reply:
     connection = None if kept is None else kept.take(url)
     if connection is not None:
@@ -346,7 +345,7 @@ async def _ask(
     connection: _Connection,
     url: BaseUrl,
     question: _Question,
-    bound: _Bound,
+    bound: _ReadLimits,
     kept: KeepAlivePool | None,
 ) -> Reply:
     stays = False
@@ -382,10 +381,10 @@ async def _address_of(url: BaseUrl) -> str:
 
 
 async def _read(
-    reader: asyncio.StreamReader, url: BaseUrl, bound: _Bound, *, with_body: bool
+    reader: asyncio.StreamReader, url: BaseUrl, bound: _ReadLimits, *, with_body: bool
 ) -> tuple[Reply, bool]:
     """The answer, and whether its connection can bring another one."""
-    parsed = _Parsed()
+    parsed = _ResponseParser()
     parser = httptools.HttpResponseParser(parsed)
     read_bytes = 0
     is_cut = False
@@ -430,5 +429,5 @@ async def _read(
     return reply, is_open and parser.get_http_version() == "1.1"
 
 
-def _too_large(url: BaseUrl, bound: _Bound) -> NoAnswerError:
+def _too_large(url: BaseUrl, bound: _ReadLimits) -> NoAnswerError:
     return NoAnswerError(f"{url.authority} answers with more than {bound.bytes_max} bytes")

@@ -15,6 +15,7 @@ import msgspec
 from bridge.engine_http.answers import source_of
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.inquiries import EngineSource, LinkStates
+from bridge.supervision import cancel
 from schemas.clock import REAL_CLOCK
 from schemas.errors import OpenFilesError, RegistrationError
 from schemas.registration import Registration
@@ -29,11 +30,13 @@ class UnplacedPublisher(Protocol):
     """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
-    has_no_endpoint: bool
-    rests_until: float
 
     def locate(self, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays."""
+        ...
+
+    def miss_endpoint(self) -> None:
+        """It does not say."""
         ...
 
 
@@ -54,8 +57,6 @@ class EndpointDiscovery:
     """See the module.
 
     Args:
-        source: asks.
-        links: of the publishers.
         connect: to a publisher, whose registration says where it publishes now; see
             `bridge.publisher.ports.Receiver.follow_once`.
         on_fault: an unexpected error of ours; the engine is asked again.
@@ -92,9 +93,7 @@ class EndpointDiscovery:
         """Ends."""
         asking = [one.asking for one in self._sought.values() if one.asking is not None]
         self._sought.clear()
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancel(*asking)
 
     def watch(self, now: float) -> None:
         """Asks those engines of which there is no link; `now` in monotonic seconds. Cost O(sought),
@@ -149,8 +148,7 @@ class EndpointDiscovery:
         await self._connect(found)
 
     def _refuse(self, sought: _SoughtEngine, error: RegistrationError) -> None:
-        sought.followed.has_no_endpoint = True
-        sought.followed.rests_until = 0.0
+        sought.followed.miss_endpoint()
         if str(error) != sought.refusal:
             sought.refusal = str(error)
             _logger.warning(

@@ -31,7 +31,6 @@ class Series(NamedTuple):
     """One line: a sample of a metric.
 
     Attributes:
-        name: of the metric.
         labels: by name; not to be changed.
         value: finite, and not below 0.
     """
@@ -46,7 +45,6 @@ def read_series(text: bytes, names: Collection[bytes], dropped: Counter[str]) ->
 
     Args:
         text: as it came, or its beginning.
-        names: that are wanted.
         dropped: what is left out is counted here, by reason: `too_many`, `cut` (a line without an
             end), `long_line`, `bad_line`, `bad_number`, `repeated` (the first one counts).
     """

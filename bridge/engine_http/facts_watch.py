@@ -53,7 +53,6 @@ class FactsWatch:
     """See the module.
 
     Args:
-        source: asks.
         followed: the publishers; what is found out is set as their `facts`.
         on_fault: an unexpected error of ours; the engine is asked again.
         clock: monotonic seconds.

@@ -15,6 +15,7 @@ from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.watch import EngineWatch
 from bridge.link_numbers import LinkNumber
+from bridge.supervision import cancel
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
@@ -58,8 +59,6 @@ class Inquiries:
     """See the module.
 
     Args:
-        source: asks.
-        links: of the publishers.
         on_answer: called after a question was answered, or not, with whose engine it was.
         on_fault: an unexpected error of ours; nothing else comes of it.
         clock: monotonic seconds.
@@ -111,10 +110,7 @@ class Inquiries:
 
     async def close(self) -> None:
         """Ends; what is under way is not answered."""
-        under_way = list(self._under_way)
-        for asking in under_way:
-            asking.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        await cancel(*self._under_way)
 
     def _begin(
         self,

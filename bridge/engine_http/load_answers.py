@@ -27,8 +27,7 @@ import msgspec
 
 from bridge.engine_http.bounds import LOAD_LINES_MAX
 from bridge.engine_http.exposition import Series, read_series
-from schemas.errors import ConfigurationError
-from schemas.limits import DP_RANK_MAX, KIB, KV_TOKENS_MAX, LOAD_PERIOD_MAX_S, MIB
+from schemas.limits import DP_RANK_MAX, KIB, KV_TOKENS_MAX, MIB
 from schemas.registration import NO_EVENTS, SGLANG, TENSORRT_LLM, VLLM, PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
 
@@ -55,7 +54,6 @@ class Loads(NamedTuple):
     Attributes:
         by_rank: None for what names no rank; ranks of which no more than the capacity is known are
             left out.
-        dropped: what was left out, by reason.
     """
 
     by_rank: dict[int | None, RankLoad]
@@ -67,7 +65,6 @@ class Way(NamedTuple):
 
     Attributes:
         path: with a slash before it.
-        read: what the body of its answer says.
         bytes_max: of the head with the body.
         cut: whether the beginning of a larger answer can be used.
     """
@@ -82,8 +79,6 @@ class _Metrics(NamedTuple):
     """Which metrics say it.
 
     Attributes:
-        rank_label: of each.
-        fields: what a metric's value is.
         info: the metric whose labels say of what size the cache is, or b"".
         info_labels: these two: tokens of a block, and blocks.
     """
@@ -305,7 +300,6 @@ def samples_of(
     the answer does not tell its ranks apart, `other_rank` where it is of others.
 
     Args:
-        loads: what was answered.
         targets: at the address, each once.
         observed_at: when, Unix seconds.
     """
@@ -325,11 +319,3 @@ def samples_of(
 
 def _sample(target: Target, load: RankLoad, observed_at: float) -> LoadSample:
     return LoadSample(target, observed_at, LoadSource.SCRAPED, *load)
-
-
-def check_period(period_s: float) -> None:
-    """Raises ConfigurationError where it cannot be used."""
-    if not 0 < period_s <= LOAD_PERIOD_MAX_S:
-        raise ConfigurationError(
-            f"Expected a period of load from 0 to {LOAD_PERIOD_MAX_S:g} s, got: {period_s:g}"
-        )

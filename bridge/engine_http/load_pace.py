@@ -3,8 +3,7 @@
 from typing import Final
 
 from bridge.bounds import CHECK_DOUBLINGS_MAX
-from bridge.engine_http.bounds import LOAD_CPU_SHARE
-from schemas.limits import LOAD_PERIOD_MAX_S
+from bridge.engine_http.bounds import LOAD_CPU_SHARE, LOAD_PERIOD_MAX_S
 
 LOAD_SERVER_CPU_SHARE: Final = 0.003  # of a core, that the answers of one server may take
 LOAD_QUESTION_S: Final = 0.0004  # of CPU, what a question is taken to cost until it is measured
@@ -29,7 +28,6 @@ class LoadPace:
     """How often so many can be asked for no more than a share of a core.
 
     Args:
-        period_s: that is wanted.
         share: of a core.
     """
 
@@ -45,7 +43,6 @@ class LoadPace:
         Args:
             now: monotonic seconds.
             cpu_s: CPU seconds, in all.
-            questions: that were asked, in all.
         """
         if self._since is None:
             self._since = now, cpu_s, questions

@@ -22,9 +22,11 @@ import uvloop
 
 from bridge.engine_http.bounds import LOAD_CPU_SHARE
 from bridge.engine_http.client import KeepAlivePool, NoAnswerError, Room, get
-from bridge.engine_http.load_answers import WAYS, Loads, Way, check_period, samples_of
+from bridge.engine_http.load_answers import WAYS, Loads, Way, samples_of
 from bridge.engine_http.load_pace import LoadPace, pause_s
+from bridge.engine_http.load_settings import check_period
 from bridge.engine_http.watch import EngineWatch
+from bridge.supervision import cancel
 from schemas.clock import CHANCE, REAL_CLOCK, Clock
 from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
@@ -130,7 +132,7 @@ def _kept_max() -> int:
     return LOAD_KEPT_MAX if unlimited else min(soft // LOAD_FILES_SHARE, LOAD_KEPT_MAX)
 
 
-class _Asked:
+class _ServerState:
     """What is known of a server: whose it is, which way it understands, when it is due."""
 
     def __init__(self, server: LoadServer) -> None:
@@ -145,20 +147,16 @@ class LoadWatch:
     """See the module.
 
     Args:
-        period_s: how often each is asked.
         followed: the publishers; called in the thread, so it copies what others change.
         on_samples: takes samples, at most one of a target, on the loop of `run`.
         wait_s: for each answer.
-        clock: of the process.
         chance: a number from 0 to 1.
 
     Attributes:
         on_samples: see above; may be replaced.
-        samples: how many were handed over.
         failures: questions that brought nothing, by reason: `silent`, `refused` (a status that is
             an error), `no_load` (nothing in it says how much it carries).
         dropped: what was left out of answers, by reason; see `read_series` and `samples_of`.
-        faults: unexpected errors of ours.
         cpu_s: of the thread.
         last: the last sample of each target that is asked for.
     """
@@ -188,8 +186,8 @@ class LoadWatch:
         self._pace = LoadPace(period_s)
         self._questions = 0
         self._is_stretched = False
-        self._asked: dict[LoadServer, _Asked] = {}
-        self._due: list[tuple[float, int, _Asked]] = []
+        self._asked: dict[LoadServer, _ServerState] = {}
+        self._due: list[tuple[float, int, _ServerState]] = []
         self._number = 0  # what puts equal times in order
         self._ready: dict[Target, LoadSample] = {}
         self._named: set[tuple[LoadServer, str]] = set()
@@ -270,9 +268,7 @@ class LoadWatch:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), LOAD_TICK_S)
         finally:
-            for asking in self._under_way:
-                asking.cancel()
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            await cancel(*self._under_way)
             self._kept.close()
             self._asked.clear()
             self._due.clear()
@@ -284,7 +280,7 @@ class LoadWatch:
             self._kept.forget(server.url)
         added = servers.keys() - self._asked.keys()
         for server in added:
-            self._asked[server] = _Asked(server)
+            self._asked[server] = _ServerState(server)
         for server in added:  # all of them are known now, and so how often they are asked
             self._put(self._asked[server], now + self._chance() * self.period_s)
         for server, targets in servers.items():
@@ -292,7 +288,7 @@ class LoadWatch:
         self._targets = frozenset(target for its in servers.values() for target in its)
         self._tell_period()
 
-    def _put(self, asked: _Asked, at: float) -> None:
+    def _put(self, asked: _ServerState, at: float) -> None:
         self._number += 1
         heapq.heappush(self._due, (at, self._number, asked))
 
@@ -317,7 +313,7 @@ class LoadWatch:
             )
         self._is_stretched = is_stretched
 
-    async def _ask(self, asked: _Asked) -> None:
+    async def _ask(self, asked: _ServerState) -> None:
         begun = self._clock.monotonic()
         try:
             async with self._failed_places if asked.failures else self._places:
@@ -339,7 +335,7 @@ class LoadWatch:
             jitter = 1 + LOAD_JITTER * (2 * self._chance() - 1)
             self._put(asked, begun + jitter * pause_s(self.period_s, asked.failures, asked.read_s))
 
-    async def _ask_each_way(self, asked: _Asked) -> str:
+    async def _ask_each_way(self, asked: _ServerState) -> str:
         """Why nothing was found, or ""."""
         ways = WAYS[asked.server.kind]
         reason = "no_load"
@@ -371,13 +367,13 @@ class LoadWatch:
             asked.way = (asked.way + 1) % len(ways)
         return reason
 
-    def _read(self, asked: _Asked, way: Way, body: bytes) -> Loads:
+    def _read(self, asked: _ServerState, way: Way, body: bytes) -> Loads:
         begun = self._clock.thread_cpu()
         loads = way.read(body)
         asked.read_s += self._clock.thread_cpu() - begun
         return loads
 
-    def _take(self, asked: _Asked, loads: Loads) -> bool:
+    def _take(self, asked: _ServerState, loads: Loads) -> bool:
         """Whether it says anything."""
         samples, missing = samples_of(loads, asked.targets, self._clock.unix())
         self.dropped.update(loads.dropped)
@@ -387,14 +383,14 @@ class LoadWatch:
             self._ready[sample.target] = sample
         return bool(loads.by_rank)
 
-    def _note_away(self, asked: _Asked) -> None:
+    def _note_away(self, asked: _ServerState) -> None:
         """Nobody else says so of an engine without events."""
         if asked.server.kind == NO_EVENTS:
             now = self._clock.unix()
             for target in asked.targets:
                 self._ready[target] = LoadSample(target, now, LoadSource.SCRAPED, is_away=True)
 
-    def _name(self, asked: _Asked, reason: str) -> None:
+    def _name(self, asked: _ServerState, reason: str) -> None:
         """What does not pass by itself is logged once."""
         server = asked.server
         if reason == "silent" or len(self._named) >= LOAD_NAMED_MAX:
@@ -432,7 +428,7 @@ class LoadWatch:
             self.last = {target: one for target, one in self.last.items() if target in kept}
 
 
-def _remedy(asked: _Asked, reason: str) -> str:
+def _remedy(asked: _ServerState, reason: str) -> str:
     """What makes it say its load."""
     if reason == "refused":
         return "It answers by an error status: let its metrics be read without a key"

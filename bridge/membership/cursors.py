@@ -86,12 +86,13 @@ class LogState:
         registered: `fingerprint` of the registration that the log has, or UNREGISTERED.
         registered_at: the offset of the record that says so; 0 where it is not known.
         handover: see `CursorNote`.
-        partition: of its records in `events`.
         offset: everything before it is known.
         noted: whether its note is in `cursors`.
         noted_offset: of the last note.
         home: the publisher's partition of the registry.
         is_due: whether it has moved since it was noted last.
+        has_unread: whether records behind what is known are gone unread, so that it may be
+            registered in a table though `registered` is UNREGISTERED.
     """
 
     partition: int
@@ -111,6 +112,7 @@ class LogState:
     noted_offset: int = 0
     home: int = -1
     is_due: bool = False
+    has_unread: bool = False
 
     @property
     def anchor(self) -> Anchor:
@@ -142,7 +144,7 @@ class LogState:
             if self.registered == UNREGISTERED:
                 self.begin_registration()
             self.registered = fingerprint(record.registration)
-            self.registered_at = offset
+            self.registered_at, self.has_unread = offset, False
         elif isinstance(record, UnregisteredRecord):
             self.unregister(record)
         else:
@@ -151,7 +153,7 @@ class LogState:
 
     def unregister(self, record: UnregisteredRecord) -> None:
         """Nothing is known of it any more, but where it continues of other tiers and of pools."""
-        self.registered = UNREGISTERED
+        self.registered, self.has_unread = UNREGISTERED, False
         self.media = media_continued(self.media) if record.continues is True else 0
 
     def begin_registration(self) -> None:
@@ -173,6 +175,7 @@ class LogState:
         self._begin_incarnation(self.cursor.incarnation + retired + 1)
         self.begun = self.heard = self.window = None
         self.media, self.is_due = media_of_next(self.media), True
+        self.has_unread = True
 
     def _begin_incarnation(self, number: int) -> None:
         self.cursor = Cursor(number, -1)
@@ -200,10 +203,6 @@ class LogState:
 
 class Cursors:
     """What the log has of the publishers of some partitions of the registry. One loop.
-
-    Args:
-        clients: of the deployment.
-        topics: of the deployment.
 
     Attributes:
         skipped: notes and records that cannot be used.

@@ -96,9 +96,6 @@ class Arrival:
     def joint(self, name: str) -> Joint:
         """What the keeper knows. Of a publisher that has sent nothing since we had linked, what is
         proven of its link is proven of ours.
-
-        Args:
-            name: of this bridge.
         """
         done = self.done
         is_proven = done is not None and done.is_proven and done.successor == name

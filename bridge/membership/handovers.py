@@ -32,7 +32,13 @@ from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
 from bridge.link_numbers import NO_LINK, LinkNumber
-from bridge.membership.bounds import HANDOVER_FINISH_S, HANDOVER_LOOK_S, HANDOVER_S, HANDOVER_WAIT_S
+from bridge.membership.bounds import (
+    HANDOVER_FINISH_S,
+    HANDOVER_FLUSH_S,
+    HANDOVER_LOOK_S,
+    HANDOVER_S,
+    HANDOVER_WAIT_S,
+)
 from bridge.membership.cursors import Cursors, fingerprint
 from bridge.membership.handover import Arrival, Departure
 from bridge.membership.note_reader import NoteReader
@@ -58,7 +64,6 @@ class Handovers:
         name: of this bridge; no other run has it.
         lease: of this bridge.
         when_changed: called once something is ready (`take_ready`), or has departed.
-        unfollow: forgets publishers that were handed over.
 
     Attributes:
         ended: how many publishers were kept and are no more, by whether another bridge has linked
@@ -147,7 +152,7 @@ class Handovers:
             kept.is_departing = publisher in theirs and now < kept.until - HANDOVER_FINISH_S
             if not kept.is_departing:
                 del self._passing[publisher]
-        self._go_on()
+        self._start()
         return set(self.departing)
 
     def reclaim(self, partitions: Collection[int]) -> None:
@@ -207,7 +212,7 @@ class Handovers:
                 home, handover.keeper, handover.is_proven, now + HANDOVER_WAIT_S
             )
             self._notes.read_behind({home: self._cursors.read_to(home)})
-        self._go_on()
+        self._start()
         return {publisher for publisher in homes if self.is_arriving(publisher)}
 
     def is_arriving(self, publisher: PublisherKey) -> bool:
@@ -215,11 +220,11 @@ class Handovers:
         one = self._passing.get(publisher)
         return isinstance(one, Arrival) and one.ready is None
 
-    async def joined(self, timeout_s: float) -> None:
-        """Returns once nothing arrives to which we have linked, within a time: its keeper may be
-        done already, and nobody else may have the rest.
+    async def joined(self) -> None:
+        """Returns once nothing arrives to which we have linked, within HANDOVER_FLUSH_S: its keeper
+        may be done already, and nobody else may have the rest.
         """
-        until = self._lease.clock.monotonic() + timeout_s
+        until = self._lease.clock.monotonic() + HANDOVER_FLUSH_S
         while self._lease.clock.monotonic() < until:
             if not self.has_ready and not any(one.told_link for _, one in self._arrivals()):
                 return
@@ -249,7 +254,7 @@ class Handovers:
 
     # What is done meanwhile
 
-    def _go_on(self) -> None:
+    def _start(self) -> None:
         if self._underway() and (self._running is None or self._running.done()):
             self._running = asyncio.create_task(self._run())
 
@@ -303,7 +308,7 @@ class Handovers:
         departure.messages = self._stream(publisher).arrivals.messages
         self._lease.keep(publisher, departure.until)
         self._cursors.set_handover(publisher, noted)
-        self._follower.go_on(self._follower.followed[publisher])
+        self._follower.release(self._follower.followed[publisher])
 
     async def _step(self, now: float) -> None:
         finished = {

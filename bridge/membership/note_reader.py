@@ -21,9 +21,7 @@ class NoteReader(Follower):
     """See the module.
 
     Args:
-        cursors: whose notes.
         homes: the partitions that are to be read now.
-        take: given each note.
 
     Attributes:
         faults: unexpected errors.

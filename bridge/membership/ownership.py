@@ -28,12 +28,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S
 from bridge.delivery.dropped_records import SPOOL_FULL
 from bridge.delivery.lease import Lease
 from bridge.delivery.writer import Writer
+from bridge.membership.bounds import HANDOVER_FLUSH_S
 from bridge.membership.cursors import UNREGISTERED, Cursors, LogState, fingerprint
 from bridge.membership.handovers import Handovers
 from bridge.membership.registry_changes import RegistryChange, RegistryChanges
@@ -57,8 +58,6 @@ from schemas.records import (
 )
 from schemas.registration import Registration
 from schemas.topics import encode_publisher
-
-HANDOVER_FLUSH_S: Final = 1.0  # for the queue to be acknowledged, before its bridge leaves
 
 _logger = logging.getLogger(__name__)
 
@@ -116,7 +115,7 @@ class Ownership:
             await self._revoke(flush_s)
 
     async def _revoke(self, flush_s: float) -> None:
-        await self.handovers.joined(HANDOVER_FLUSH_S)
+        await self.handovers.joined()
         self._assignment = None
         self._has_foreign = False
         self._owned.clear()
@@ -140,7 +139,7 @@ class Ownership:
         """Writes what is left of all publishers, before the group is left, and keeps those that
         another bridge may take over; False where there are none: nothing has changed then.
         """
-        await self.handovers.joined(HANDOVER_FLUSH_S)
+        await self.handovers.joined()
         await self.stop()
         if not any(map(self._follower.can_keep, self._follower.followed.values())):
             return False
@@ -274,7 +273,7 @@ class Ownership:
         }
         found = await _insist(lambda: self._cursors.recover(others))
         for publisher, state in found.items():
-            if state.registered != UNREGISTERED:
+            if state.registered != UNREGISTERED or state.has_unread:
                 self._write_unregistered(publisher)
 
     def _is_gone(
@@ -293,7 +292,9 @@ class Ownership:
     ) -> None:
         followed = self._follower.followed.get(publisher)
         if registration is not None:
-            if followed is not None and followed.registration != registration:
+            if followed is not None and registration.restates(followed.registration):
+                self._follower.restate(registration)
+            elif followed is not None and followed.registration != registration:
                 # Of another engine, for all we know, but where it is at the same address.
                 await self._forget(publisher, registration.continues(followed.registration))
             await self._take_over({publisher: (registration, home)})
@@ -424,7 +425,7 @@ class Ownership:
         ours = followed.sequencer.stream.anchor
         continues = kept and _same(ours.cursor, anchor.cursor) and ours.begun == anchor.begun
         if continues and writer.loss_of(publisher) is None:
-            self._follower.go_on(followed)
+            self._follower.release(followed)
             return
         self.takeovers += 1
         writer.forget(publisher)

@@ -8,8 +8,9 @@ Registering a publisher; the order is the guarantee:
     Step 4. ask its engine for what it has sent so far, and go on live.
     Step 5. sync the log.
 
-An engine that publishes no events is registered by steps 1, 3 and 5 alone. What a registration
-replaces is followed until step 2, and again where that fails; step 3 has its end, too.
+An engine that publishes no events is registered by steps 1, 3 and 5 alone, and so is what says
+other things of a publisher that is registered (`Registration.restates`), which goes on. What else a
+registration replaces is followed until step 2, and again where that fails; step 3 has its end, too.
 
 After a restart each registered publisher goes through steps 2 and 4, from its cursor in the table.
 """
@@ -28,7 +29,7 @@ from schemas.errors import NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import Registration, is_new, replaced_by
+from schemas.registration import Registration, is_new, replaced_by, restated_by
 
 _logger = logging.getLogger(__name__)
 
@@ -69,9 +70,6 @@ class Registrar:
     """See the module. Its methods run on the pump's loop, one at a time.
 
     Args:
-        follower: follows the publishers.
-        sink: the pump's.
-        table: of the sink's log.
         sync: makes durable what has been appended.
         on_unregistered: told of publishers that are about to be.
         clock: Unix seconds.
@@ -130,26 +128,30 @@ class Registrar:
         self._follower.begin(publisher, Anchor.of(state), process=process)
 
     async def register(
-        self, registration: Registration, *, replace: bool = False
+        self, registration: Registration, *, replace: bool = False, restate: bool = False
     ) -> list[Registration]:
         """Follows a publisher; nothing changes where it is registered already.
 
         Args:
-            registration: of the publisher.
             replace: whether it takes the place of what `replaced_by` names, whose blocks are
-                forgotten. Where it cannot be followed, that stays as it was.
+                forgotten but where it only `restates` them. Where it cannot be followed, that
+                stays as it was.
+            restate: whether it takes the place of what it restates, and of nothing else.
 
         Returns:
-            The registration, where it is new.
+            The registration, where it is new, or says other things.
 
         Raises:
             RegistrationError: it cannot be followed, or is in conflict with another.
             StorageError: the log cannot be synced, or the fold has ended.
         """
-        publisher = registration.publisher
         await self._table.folded()  # Step 1.
         registered = dict(self._table.registrations())
-        replaced = replaced_by(registration, registered) if replace else []
+        restated = restated_by(registration, registered) if replace or restate else []
+        replaced = replaced_by(registration, registered) if replace else restated
+        if restated and replaced == restated:
+            self._follower.restate(registration)
+            return await self._append(registration)
         for one in replaced:
             del registered[one.publisher]
         if not is_new(registration, registered):
@@ -167,13 +169,20 @@ class Registrar:
                 for one in replaced:
                     await self._follow_again(one)
                 raise
-        self._append_unregistered(replaced, registration)  # Step 3.
-        self._sink.append([RegisteredRecord.of(registration, self._clock())])
-        # It will be in the log, so it is followed, whatever happens to the rest.
+        self._append_unregistered(replaced, registration)
+        return await self._append(registration, begins=registration.has_events)
+
+    async def _append(
+        self, registration: Registration, *, begins: bool = False
+    ) -> list[Registration]:
+        """Steps 3 to 5, of a publisher that is followed: it will be in the log, whatever happens to
+        the rest.
+        """
+        self._sink.append([RegisteredRecord.of(registration, self._clock())])  # Step 3.
         await self._sink.ready()
         await self._table.folded()
-        if registration.has_events:
-            self._begin(publisher)  # Step 4.
+        if begins:
+            self._begin(registration.publisher)  # Step 4.
         await self._sync()  # Step 5.
         return [registration]
 

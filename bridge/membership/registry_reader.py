@@ -126,14 +126,10 @@ class RegistryReader(Follower):
     """See the module. One loop.
 
     Args:
-        clients: of the deployment.
         kafka: its topics and groups.
         owner: given every change, in order.
         lease: of this bridge.
         session_s: after this long without a heartbeat our partitions go to other bridges.
-
-    Attributes:
-        skipped: entries that cannot be used.
     """
 
     def __init__(

@@ -101,7 +101,6 @@ async def release_foreign(
 
     Args:
         writer: whose spool it is.
-        cursors: of this bridge.
         homes: their partitions of the registry, none of them ours.
 
     Raises:

@@ -45,7 +45,6 @@ class _Segment:
     """One segment.
 
     Attributes:
-        reading: the last one.
         observed_at, changed_at, since: of it, of these numbers, of this file; Unix seconds.
         writer: what is known of its processes.
         is_foreign: whether the process group in its name is not that of its writers.
@@ -98,7 +97,6 @@ class SegmentPoller:
         """Takes what a look has found; one that failed says nothing. Cost O(segments).
 
         Args:
-            scan: the look.
             at: when it ended, Unix seconds.
         """
         if scan.error:
@@ -166,7 +164,6 @@ class SegmentPoller:
         """The record of a segment; None where nothing is to be said of it any more.
 
         Args:
-            key: the segment.
             now: monotonic seconds.
             at: Unix seconds.
         """

@@ -46,7 +46,6 @@ class Reading(NamedTuple):
     """What one segment says.
 
     Attributes:
-        inode: of the file.
         total, used, preallocated: bytes.
         has_writers: whether the process group that its name has is there; None where it has none.
     """
@@ -62,7 +61,6 @@ class Scan(NamedTuple):
     """What one look at a directory has found.
 
     Attributes:
-        readings: by name.
         present: all names that may be segments, also those that could not be read now.
         skipped: what was left out, by reason; of it, `named` has the first ones with their reasons.
         error: why the directory cannot be read, or "": then nothing is known of its segments.

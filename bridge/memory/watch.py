@@ -28,6 +28,7 @@ from schemas.limits import (
     NAME_BYTES_MAX,
 )
 from schemas.memory_segments import MemoryRecord, SegmentKey, SegmentState
+from schemas.setting import part, setting
 
 MEMORY_STUCK_S: Final = 30.0  # without a look that ended, beyond a period: the condition says so
 
@@ -41,20 +42,27 @@ Read = Callable[[frozenset[str]], Scan]
 """Looks at a directory, where these segments were before."""
 
 
-class MemorySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where segments are, and how they are looked at.
+@part
+class MemorySettings:
+    """Where segments are, and how they are looked at."""
 
-    Attributes:
-        directory: as `/dev/shm`.
-        prefix: of the segments' names; "" for any.
-        period_s: between two looks.
-        host: what this machine is called in records; "" for its own name.
-    """
-
-    directory: Path
-    prefix: str = DEFAULT_PREFIX
+    directory: Path = setting(
+        "memory.dir",
+        "Directory of kvcached's memory segments, as /dev/shm; it is only read.  [default: none]",
+        path="any",
+    )
+    prefix: str = setting(
+        "memory.prefix",
+        "What the names of segments begin with; empty for any name.",
+        default=DEFAULT_PREFIX,
+    )
     period_s: float = MEMORY_PERIOD_S
-    host: str = ""
+    host: str = setting(
+        "memory.host",
+        "What this machine is called beside its segments; the same for all bridges of a"
+        " machine.  [default: its host name]",
+        default="",
+    )
 
     def __post_init__(self) -> None:
         """Raises ConfigurationError where a value cannot be used."""
@@ -95,15 +103,10 @@ class MemoryWatch:
     Args:
         settings: where to look.
         bridge: the name of this run of a bridge.
-        conditions: of the role.
-        read: looks at the directory.
-        clock: of the process.
 
     Attributes:
-        poller: what was found.
         looks, failed_looks: how many there have been, and those that could not read the directory.
         busy_s: what they took, seconds.
-        last: what the last one found.
         names: the segments that were there then. Both are replaced, so any thread may read them.
     """
 

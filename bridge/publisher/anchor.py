@@ -11,7 +11,6 @@ class Anchor(NamedTuple):
     """A batch that is in the log, with the time that identifies its incarnation.
 
     Attributes:
-        cursor: of the batch.
         engine_time: its own timestamp, Unix seconds; 0 where it is not known.
         proof: None where it is known to be of its incarnation.
         begun: the timestamp of the next batch, where the log has a part of it; else None.

@@ -30,8 +30,6 @@ class Appender:
     Args:
         sink: takes the records, and says whom it holds back.
         inbox: where those wait: what they send would stand before what others do.
-        followed: the publishers.
-        clock: of the same process.
         on_fault: counts an unexpected error.
 
     Attributes:
@@ -59,17 +57,17 @@ class Appender:
         self._released = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def append(self, records: Sequence[SequencedRecord], *, ask_again: bool = False) -> None:
+    def append(self, records: Sequence[SequencedRecord], *, request_replay: bool = False) -> None:
         """Hands over all of them now, behind what waits of their publishers.
 
         Args:
             records: of any publishers.
-            ask_again: where that fails, whether their engines are asked for them again.
+            request_replay: where that fails, whether their engines are asked for them again.
         """
         if self._waiting:
             for publisher in self._publishers_of(records):
                 self.finish(publisher)
-        self._hand_over(records, ask_again=ask_again)
+        self._hand_over(records, request_replay=request_replay)
 
     def _publishers_of(self, records: Sequence[SequencedRecord]) -> list[Publisher]:
         found = (self._followed.get(key) for key in dict.fromkeys(one.publisher for one in records))
@@ -80,16 +78,16 @@ class Appender:
         publisher: Publisher,
         records: Sequence[SequencedRecord],
         *,
-        ask_again: bool = False,
+        request_replay: bool = False,
     ) -> None:
         """Hands over records of the publisher, one at a time where they are large; what follows on
         them has to be appended here, too.
         """
         if self._is_small(records):
-            self.append(records, ask_again=ask_again)
+            self.append(records, request_replay=request_replay)
         else:
             waiting = self._take(publisher, records, self._clock.monotonic())
-            await self._write(publisher, waiting, ask_again=ask_again)
+            await self._write(publisher, waiting, request_replay=request_replay)
 
     def begin_paced(
         self, publisher: Publisher, records: Sequence[SequencedRecord], since: float
@@ -97,7 +95,6 @@ class Appender:
         """The same, in a task of its own.
 
         Args:
-            publisher: whose.
             records: of the publisher.
             since: when the first of what they say came, monotonic seconds.
         """
@@ -111,7 +108,7 @@ class Appender:
 
     async def _write_alone(self, publisher: Publisher, waiting: PacedRecords) -> None:
         try:
-            await self._write(publisher, waiting, ask_again=False)
+            await self._write(publisher, waiting, request_replay=False)
         except Exception:
             self._on_fault()
             _logger.exception(
@@ -128,7 +125,9 @@ class Appender:
         publisher.waits.begin(Wait.LARGE_RECORDS)
         return publisher.paced
 
-    async def _write(self, publisher: Publisher, waiting: PacedRecords, *, ask_again: bool) -> None:
+    async def _write(
+        self, publisher: Publisher, waiting: PacedRecords, *, request_replay: bool
+    ) -> None:
         records = waiting.records
         try:
             while records:
@@ -138,7 +137,7 @@ class Appender:
                     await self._sink.idle()
                     await self._sink.room(publisher.key)
                 if records:  # else they were finished or discarded meanwhile
-                    self._hand_over([records.popleft()], ask_again=ask_again)
+                    self._hand_over([records.popleft()], request_replay=request_replay)
         finally:
             if publisher.paced is waiting:
                 self.finish(publisher)  # some are left where this was cancelled
@@ -147,14 +146,14 @@ class Appender:
         """Hands over what waits of the publisher, all of it: something is to follow."""
         records = self._end(publisher)
         if records:
-            self._hand_over(records, ask_again=False)
+            self._hand_over(records, request_replay=False)
         publisher.waits.end(Wait.LARGE_RECORDS)
 
     def discard(self, publisher: Publisher) -> None:
         """Forgets the publisher, and what waits of it."""
         self._discard_records(publisher)
         if publisher in self._held_back:
-            self._let_go_on(publisher)
+            self._resume_held_back(publisher)
 
     def _discard_records(self, publisher: Publisher) -> None:
         self._end(publisher)
@@ -182,7 +181,7 @@ class Appender:
     def _is_small(self, records: Sequence[SequencedRecord]) -> bool:
         return sum(map(_size, records)) <= self._sink.turn_bytes
 
-    def _hand_over(self, records: Sequence[SequencedRecord], *, ask_again: bool) -> None:
+    def _hand_over(self, records: Sequence[SequencedRecord], *, request_replay: bool) -> None:
         if not records:
             return
         try:
@@ -195,13 +194,13 @@ class Appender:
                 len(records),
             )
             for publisher in self._publishers_of(records):
-                self._take_back(publisher, ask_again=ask_again)
+                self._take_back(publisher, request_replay=request_replay)
 
-    def _take_back(self, publisher: Publisher, *, ask_again: bool) -> None:
+    def _take_back(self, publisher: Publisher, *, request_replay: bool) -> None:
         self._discard_records(publisher)  # they come again, or the gap stands for them
         try:
             now = self._clock.unix()
-            self._sink.append(publisher.sequencer.take_back(now, ask_again=ask_again))
+            self._sink.append(publisher.sequencer.take_back(now, request_replay=request_replay))
         except Exception:
             self._on_fault()
             _logger.exception(
@@ -223,14 +222,14 @@ class Appender:
                 self._held_back[publisher] = None
                 publisher.waits.begin(Wait.WORKERS)
 
-    def let_go_on(self, publishers: Iterable[PublisherKey]) -> None:
+    def resume_held_back(self, publishers: Iterable[PublisherKey]) -> None:
         """The sink holds these back no longer."""
         for key in publishers:
             publisher = self._followed.get(key)
             if publisher in self._held_back:
-                self._let_go_on(publisher)
+                self._resume_held_back(publisher)
 
-    def _let_go_on(self, publisher: Publisher) -> None:
+    def _resume_held_back(self, publisher: Publisher) -> None:
         del self._held_back[publisher]
         publisher.waits.end(Wait.WORKERS)
         self._released.set()
@@ -245,7 +244,7 @@ class Appender:
             if is_filling:
                 self._sink.let_overflow(key)
             if is_filling or not self._sink.holds_back(key):
-                self._let_go_on(publisher)
+                self._resume_held_back(publisher)
 
     async def gather(self, seconds: float) -> None:
         """Returns after so long, or once somebody goes on who has waited for longer already."""
@@ -261,7 +260,7 @@ class Appender:
         waiting = [publisher.key for publisher in self._held_back]
         self._holds_back = False
         try:
-            self.let_go_on(waiting)
+            self.resume_held_back(waiting)
             while self._clock.monotonic() < began + timeout_s:
                 oldest = map(self._inbox.waiting_since, waiting)
                 if not any(since is not None and since < began for since in oldest):
@@ -274,7 +273,7 @@ class Appender:
         """Lets all go on, and nobody wait any more."""
         self._holds_back = False
         for publisher in list(self._held_back):
-            self._let_go_on(publisher)
+            self._resume_held_back(publisher)
 
     async def close(self) -> None:
         """Ends; what waits is handed over."""

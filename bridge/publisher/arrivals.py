@@ -7,7 +7,6 @@ class Arrivals:
     """Of one stream of batches; one owner.
 
     Attributes:
-        messages: how many came.
         received_at: when the last one came, monotonic seconds.
         engine_time: of the last batch that has one, in seconds of the engine's clock.
         lateness: of the batches of one process of the engine.

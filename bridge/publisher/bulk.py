@@ -23,7 +23,7 @@ from bridge.publisher.ports import RecordSink
 from bridge.publisher.publisher import BulkMessages, Publisher
 from bridge.publisher.sequencer import Intake
 from bridge.publisher.waits import Wait
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received, each_of
 from schemas.clock import Clock
 from schemas.identities import PublisherKey
 from schemas.limits import BULK_BYTES
@@ -51,38 +51,38 @@ class BulkQueue:
     def __bool__(self) -> bool:
         return bool(self._publishers)
 
-    def sort(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
+    def sort(self, received: Sequence[Received]) -> list[Received]:
         """Takes what has to wait out of the messages of a turn; returns the rest, in order. What
         else comes of its publisher waits in the inbox, so that it does not fill the memory.
         """
-        if not self._publishers and all(map(_is_small, messages)):
-            return list(messages)
-        now: list[RawMessage] = []
-        for message in messages:
-            publisher = self._followed.get(message.publisher)
+        if not self._publishers and all(map(_is_small, received)):
+            return list(received)
+        now: list[Received] = []
+        for one in received:
+            publisher = self._followed.get(one.publisher)
             if publisher is None:
-                now.append(message)
+                now.append(one)
             elif publisher.bulk is not None:
-                publisher.bulk.messages.append(message)
-            elif _is_small(message):
-                now.append(message)
+                publisher.bulk.messages.extend(each_of((one,)))
+            elif isinstance(one, RawRun) or _is_small(one):
+                now.append(one)
             else:
-                publisher.bulk = BulkMessages(deque((message,)))
+                publisher.bulk = BulkMessages(deque((one,)))
                 self._publishers[publisher] = None
                 publisher.waits.begin(Wait.LARGE_MESSAGE)
         return now
 
-    def put_back(self, messages: Sequence[RawMessage]) -> list[RawMessage]:
+    def put_back(self, received: Sequence[Received]) -> list[Received]:
         """Takes those that have to wait, too, of messages that `sort` had let through and that were
         not processed; returns the others.
         """
-        others: list[RawMessage] = []
-        for message in reversed(messages):
-            publisher = self._followed.get(message.publisher)
+        others: list[Received] = []
+        for one in reversed(received):
+            publisher = self._followed.get(one.publisher)
             if publisher is None or publisher.bulk is None:
-                others.append(message)
+                others.append(one)
             else:
-                publisher.bulk.messages.appendleft(message)
+                publisher.bulk.messages.extendleft(reversed(list(each_of((one,)))))
         return others[::-1]
 
     def next(self) -> tuple[Publisher, RawMessage] | None:
@@ -128,8 +128,6 @@ class BulkPump:
     """Decodes the messages that wait, and has their records written.
 
     Args:
-        bulk: the messages.
-        intake, sink, appender, clock: of the same loop.
         on_progress: called after each message.
         on_fault: counts an unexpected error.
     """
@@ -163,7 +161,7 @@ class BulkPump:
         decoding = self._decoding
         return [*self._held_back, *([] if decoding is None or decoding.done() else [decoding])]
 
-    def go_on(self) -> None:
+    def start(self) -> None:
         """Decodes what waits, where that is not under way."""
         if self._is_closed or len(self._held_back) >= BULK_HELD_BACK_MAX:
             return
@@ -196,7 +194,7 @@ class BulkPump:
 
     def _end_held_back(self, writing: "asyncio.Task[None]") -> None:
         self._held_back.discard(writing)
-        self.go_on()
+        self.start()
 
     async def _write_alone(self, publisher: Publisher, taken: Sequence[RawMessage]) -> None:
         count = len(taken)
@@ -205,7 +203,7 @@ class BulkPump:
             records, count = self._intake.process_until(
                 taken, self._clock.unix(), self._clock.monotonic() + TURN_S
             )
-            await self._appender.append_paced(publisher, records, ask_again=True)
+            await self._appender.append_paced(publisher, records, request_replay=True)
             self._on_progress()
         except Exception:
             self._on_fault()
@@ -219,5 +217,5 @@ class BulkPump:
         self._decoder.shutdown(wait=False, cancel_futures=True)
 
 
-def _is_small(message: RawMessage) -> bool:
-    return len(message.frames[-1]) <= BULK_BYTES
+def _is_small(one: Received) -> bool:
+    return isinstance(one, RawRun) or len(one.frames[-1]) <= BULK_BYTES

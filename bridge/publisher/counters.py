@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from bridge.wire.drop_reasons import DropReason
 from schemas.errors import LeftOutError, PassedOverError, ToleratedError, WireError
 from schemas.limits import REPEATS_DOUBTED
 from schemas.troubles import NO_TROUBLES, Troubles, shortened
@@ -27,6 +28,7 @@ class PublisherCounters:
         dropped: messages, batches and events that were dropped, by `DropReason`.
         passed_over: events that are about something else than its blocks, likewise.
         last_drop: what was dropped last, and why.
+        last_other: what was of another stream last, likewise.
         number: of the last batch that came live; -1: none has.
         repeats: how many have come under that number since its first, one after the other.
     """
@@ -42,6 +44,7 @@ class PublisherCounters:
     dropped: Counter[str] = field(default_factory=Counter)
     passed_over: Counter[str] = field(default_factory=Counter)
     last_drop: WireError | None = None
+    last_other: WireError | None = None
     number: int = -1
     repeats: int = 0
 
@@ -57,12 +60,15 @@ class PublisherCounters:
             )
 
     def troubles(self, link: str) -> Troubles:
-        """What there is to say against the publisher; `link`: why no link comes up."""
-        last, repeats = self.last_drop, self.repeats
+        """What there is to say against the publisher; `link`: why no link comes up. Where all that
+        comes is of other streams, it may be of its own by another name.
+        """
+        others = 0 if self.events else self.passed_over[DropReason.OTHER_STREAM]
+        last, repeats = self.last_other if others else self.last_drop, self.repeats
         if last is None and not (repeats or link):
             return NO_TROUBLES
         return Troubles(
-            dropped=sum(self.dropped.values()),
+            dropped=sum(self.dropped.values()) + others,
             reason="" if last is None else last.reason,
             detail="" if last is None else shortened(str(last.detail)),
             repeats=repeats,
@@ -103,3 +109,5 @@ class PublisherCounters:
                 error,
             )
         self.passed_over[error.reason] += 1
+        if error.reason == DropReason.OTHER_STREAM:
+            self.last_other = error

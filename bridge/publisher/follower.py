@@ -59,11 +59,7 @@ class PublisherFollower:
     """See the module. All methods are called on one loop.
 
     Args:
-        sink: takes records.
         inbox: has what was received.
-        engines: how they are reached.
-        packer: of hashes and tokens.
-        clock: of this process.
 
     Attributes:
         followed: the publishers; the one look-up by key.
@@ -127,7 +123,7 @@ class PublisherFollower:
     # Publishers
 
     async def follow(self, registration: Registration) -> None:
-        """Connects to the publisher; what it sends waits until `begin` or `go_on`.
+        """Connects to the publisher; what it sends waits until `begin` or `release`.
 
         Raises:
             RegistrationConflictError: it is followed already; nothing has changed.
@@ -167,6 +163,12 @@ class PublisherFollower:
         with contextlib.suppress(RegistrationConflictError):  # it has not failed
             await self._call(self.receiver.follow, registration)
 
+    def restate(self, registration: Registration) -> None:
+        """The registration says other things of its publisher (`Registration.restates`)."""
+        publisher = self.followed.get(registration.publisher)
+        if publisher is not None:
+            publisher.registration = registration
+
     async def unfollow(self, publisher: Publisher) -> None:
         """Forgets the publisher and what of it waits."""
         del self.followed[publisher.key]
@@ -188,10 +190,9 @@ class PublisherFollower:
         await outlasting(loop.run_in_executor(self._calls, call, argument))
 
     def hold(self, publisher: Publisher) -> None:
-        """Lets what the publisher sends wait again, until `begin` or `go_on`."""
+        """Lets what the publisher sends wait again, until `begin` or `release`."""
         self.appender.finish(publisher)
-        publisher.hold(self._clock.unix())
-        publisher.sequencer.hold()
+        publisher.unplace(self._clock.unix())
 
     def begin(
         self,
@@ -205,7 +206,6 @@ class PublisherFollower:
 
         Args:
             publisher: followed.
-            anchor: that batch.
             process: what the log says of the engine's process, or None.
             joint: what the bridge knows that followed it until now.
         """
@@ -213,12 +213,12 @@ class PublisherFollower:
             publisher.engine.remember(process)
         if anchor != publisher.sequencer.stream.anchor:
             publisher.begin_again()  # what was confirmed is not what the log has
-        publisher.sequencer.place(anchor, away=NOT_FOLLOWED)
+        publisher.sequencer.set_anchor(anchor, away=NOT_FOLLOWED)
         publisher.sequencer.join(joint)
         publisher.place()
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 
-    def go_on(self, publisher: Publisher) -> None:
+    def release(self, publisher: Publisher) -> None:
         """The log has all that was taken of the publisher: what waits follows. Its engine is asked
         first where something is missing before that, or a repair was interrupted.
         """
@@ -292,7 +292,7 @@ class PublisherFollower:
                 publisher.key,
             )
         publisher.end()
-        self._go_on_repairing(publisher)
+        self._repair_next(publisher)
 
     async def _resume_after(self, publisher: Publisher, records: Sequence[SequencedRecord]) -> None:
         await self.appender.append_paced(publisher, records)
@@ -301,7 +301,7 @@ class PublisherFollower:
             await self._sink.room(publisher.key)
             await self.appender.append_paced(publisher, self._resume_some(publisher))
 
-    def _go_on_repairing(self, publisher: Publisher) -> None:
+    def _repair_next(self, publisher: Publisher) -> None:
         if publisher.sequencer.is_held:  # at a further gap, while this was under way
             self.repair(publisher)
         self.repair_gaps()
@@ -328,10 +328,8 @@ class PublisherFollower:
         def asking() -> asyncio.Task[None]:
             return asyncio.create_task(self._repair(publisher, begins))
 
-        if publisher.ask(asking, is_check=is_check):
-            publisher.sequencer.hold(cause)
-            if is_check:
-                self._checks[publisher] = None
+        if publisher.ask(asking, cause, is_check=is_check) and is_check:
+            self._checks[publisher] = None
 
     async def _repair(self, publisher: Publisher, begins: bool) -> None:
         """Repairs the publisher, and again where an unexpected error prevents it."""
@@ -346,11 +344,10 @@ class PublisherFollower:
                     publisher.key,
                     BRIDGE_RETRY_S,
                 )
-            publisher.ask_again()
-            publisher.sequencer.hold()
+            publisher.restart_repair()
             await asyncio.sleep(BRIDGE_RETRY_S)
         publisher.end()
-        self._go_on_repairing(publisher)
+        self._repair_next(publisher)
 
     async def _repair_once(self, publisher: Publisher, begins: bool) -> None:
         async def emit(records: Sequence[SequencedRecord]) -> None:
@@ -441,7 +438,7 @@ class PublisherFollower:
     def _engine_answered(self, key: PublisherKey) -> None:
         publisher = self.followed.get(key)
         if publisher is not None:
-            publisher.rests_until = 0.0
+            publisher.wake()
 
     async def _arrived_taken(self, publisher: Publisher) -> None:
         """Waits until what has arrived of the publisher is held: another bridge may have written it
@@ -529,7 +526,7 @@ class PublisherFollower:
         received_until, changed = self.receiver.changed()
         for key in changed:
             if key in self.followed:
-                self.followed[key].rests_until = 0.0
+                self.followed[key].wake()
         may_rest = now - received_until < WATCH_LATE_S
         as_of = min(received_until, self.watched_at)
         for publisher in list(self.followed.values()):

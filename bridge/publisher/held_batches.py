@@ -55,7 +55,6 @@ class MissingBatches(NamedTuple):
 
     Attributes:
         cursor: everything up to it.
-        reason: of the gap.
     """
 
     cursor: Cursor

@@ -12,20 +12,22 @@ them, and that is known from then on.
 
 So it is with DISK, by each of its names: neither a clear nor the end of a process empties it. And
 with the CPU of a vLLM engine: `POST /reset_prefix_cache` clears the GPU, and the CPU where it is
-asked for that; the event is the same (vLLM 0.9 to 0.33).
+asked for that; the event is the same (vLLM 0.9 to 0.33). Dynamo passes it on.
 
 And so is whether vLLM keeps each offloaded block by itself. From 0.24 on it names them without
 their size, and where it keeps several as one (a chunk) by the last of them: the others are on that
 tier, too, and nothing says so. What begins a prompt is never the last of several. So while it has
 named none such, what it has offloaded may be chunks, and one that it names shows that none is.
 
-And whether it says what is gone from there. LMCache and Mooncake's store connector within vLLM name
-blocks by their tokens as they store them, and never one that they no longer have; vLLM's own
-offloading does (`kv_offloading` `native`).
+Dynamo keeps the blocks of such placeholders back, and passes on that something was stored, and what
+is removed. So both say there that the tier has blocks that nothing names.
 
-And so is whether what it holds may have been overwritten. TensorRT-LLM takes a block that a prompt
-shares a part of, where nothing hangs on that and no request uses it, and says nothing
-(`enable_partial_reuse`, its default in 1.0 to main of 2026).
+And whether it says what is gone from there, by each name. LMCache and Mooncake's store connector
+within vLLM name blocks by their tokens as they store them, and never one that they no longer have;
+vLLM's own offloading does of its CPU (`kv_offloading` `native`), and its tiers of files and objects
+do not, for itself or for all instances. So it is told apart by who owns the blocks, where events
+name that (kvcr), and for all instances. Of a vLLM engine that is registered with LMCache no removal
+tells anything (`Registration.doubt`).
 """
 
 from collections.abc import Iterable
@@ -39,24 +41,33 @@ from schemas.errors import EventError
 from schemas.events import BlockEvent, StoredBlocks
 from schemas.positions import (
     CPU_CLEARED,
-    DESCRIBED,
+    CPU_TAKEN_BACK,
     DISK_CLEARED,
+    DISK_STORED,
+    DISK_TAKEN_BACK,
+    ON_CPU,
     OUTLIVING,
+    OWNED_ON_DISK,
+    OWNED_ON_DISK_TAKEN_BACK,
     POOL_CLEARED,
-    REUSES_IN_PART,
+    SAYS_ALL_GONE,
+    SHARED_TAKEN_BACK,
     SHARES,
-    TAKEN_BACK,
     UNSIZED,
     WHOLE,
     media_of_next,
+    taken_back_of_stored,
 )
 from schemas.registration import Registration, facts_of
 
 _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
 """Of each of `TIERS`."""
 
-_OF_OFFLOADING: Final = UNSIZED | WHOLE | DESCRIBED | TAKEN_BACK
-_LASTING: Final = SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | _OF_OFFLOADING
+_TAKEN_BACK: Final = CPU_TAKEN_BACK | DISK_TAKEN_BACK | SHARED_TAKEN_BACK | OWNED_ON_DISK_TAKEN_BACK
+_OF_OFFLOADING: Final = UNSIZED | WHOLE | ON_CPU | DISK_STORED | OWNED_ON_DISK | _TAKEN_BACK
+_LASTING: Final = (
+    SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | SAYS_ALL_GONE | _OF_OFFLOADING
+)
 
 _FIRST_BLOCKS_KEPT: Final = 256  # of a publisher; offloading follows on what it keeps by seconds
 
@@ -71,7 +82,7 @@ class Media:
     __slots__ = (
         "_clears_gpu_alone",
         "_first_blocks",
-        "_in_part",
+        "_keeps_blocks_back",
         "_lasting",
         "_passed_over",
         "names",
@@ -82,10 +93,9 @@ class Media:
         self._first_blocks = b""  # of prompts, the latest ones, until one of them was offloaded
         facts = facts_of(registration.kind)
         self._clears_gpu_alone = facts.clears_gpu_alone
-        self._passed_over = 0 if self._clears_gpu_alone else UNSIZED | DESCRIBED
-        self._passed_over |= DESCRIBED if registration.kv_offloading == "native" else 0
-        in_part = facts.reuses_in_part and registration.kv_partial_reuse != "none"
-        self._in_part = REUSES_IN_PART if in_part else 0
+        self._passed_over = 0 if self._clears_gpu_alone else _OF_OFFLOADING
+        self._passed_over |= ON_CPU if registration.kv_offloading == "native" else 0
+        self._keeps_blocks_back = facts.keeps_blocks_back
         # What a clear may leave.
         self._lasting = sum(TIERS) if self._clears_gpu_alone else OUTLIVING
 
@@ -101,6 +111,9 @@ class Media:
     def of_batch(self, batch: DecodedBatch) -> DecodedBatch:
         """The batch; with what is missing, where it may have been of another name."""
         self._note(batch)
+        # Every removal settles its tier there: what goes must have been stored.
+        if self._keeps_blocks_back and batch.settled & ~self.names:
+            self.names |= UNSIZED
         names = self.names
         if batch.clears or batch.settled & TIER_CLEARED:
             kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
@@ -115,14 +128,13 @@ class Media:
                 detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
                 batch = batch._replace(dropped=[*batch.dropped, error])
-        self.names |= self._in_part if batch.event_count else 0
         return batch
 
     def _note(self, batch: DecodedBatch | DecodedRun) -> None:
         """By which names it stores, and whether its blocks may be chunks."""
         self.names |= batch.media & ~self._passed_over
-        if not self.names & DESCRIBED:
-            self.names &= ~TAKEN_BACK
+        # What went before anything was stored says nothing of what is.
+        self.names &= ~_TAKEN_BACK | taken_back_of_stored(self.names)
         if not self._clears_gpu_alone or self.names & WHOLE:
             return
         if batch.media & UNSIZED:

@@ -30,7 +30,6 @@ class LiveBatch(NamedTuple):
     """A batch that was published to us.
 
     Attributes:
-        sequence: its number.
         digest: of its payload; None where only the log has it.
         engine_time: its own timestamp, Unix seconds; 0 where it has none.
         link: over which it came.

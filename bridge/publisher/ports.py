@@ -40,7 +40,7 @@ class RecordSink(Protocol):
 
     def holds_back(self, publisher: PublisherKey) -> bool:
         """Whether what the publisher sends is to wait, for others would come behind it; whoever
-        made the sink says when that ends (`Appender.let_go_on`).
+        made the sink says when that ends (`Appender.resume_held_back`).
         """
         ...
 
@@ -117,10 +117,10 @@ class ReportedPublisher(Protocol):
     """A publisher of which heartbeats report; see `Publisher`.
 
     Attributes:
-        said: what was last written of it into the log.
+        last_statement: what was last written of it into the log.
     """
 
-    said: PublisherStatement | None
+    last_statement: PublisherStatement | None
 
     @property
     def doubted(self) -> PublisherDoubt:
@@ -138,7 +138,7 @@ class ReportedPublisher(Protocol):
         ...
 
     @property
-    def says(self) -> PublisherStatement:
+    def statement(self) -> PublisherStatement:
         """What there is to say of it."""
         ...
 
@@ -177,13 +177,7 @@ class ReplaySource(Protocol):
 
 
 class EngineAccess(NamedTuple):
-    """How engines are reached.
-
-    Attributes:
-        receiver: connects to publishers.
-        replayer: asks their engines for what they have sent.
-        http: asks their engines over HTTP.
-    """
+    """How engines are reached."""
 
     receiver: Receiver
     replayer: ReplaySource

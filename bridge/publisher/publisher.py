@@ -31,9 +31,10 @@ from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.replay_client import ReplaySocket
 from bridge.publisher.sequencer import Sequencer
-from bridge.publisher.waits import UNPLACED, Wait, WaitChange, Waits
+from bridge.publisher.waits import UNPLACED, MessageWaits, Wait
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
+from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Activity, Doubt
 from schemas.arrays import ArrayPacker
 from schemas.engine_facts import EngineFacts
@@ -46,7 +47,8 @@ from schemas.troubles import NO_TROUBLES, Troubles
 LINK_RESUME_S: Final = 1.0  # from the end of a silence until what was held up is seen to be late
 LOOK_REST_S: Final = 4.0  # who is silent, or away, is looked at so often if nothing happens
 CHECK_SILENCE_S: Final = 2.0  # after its last message an engine is asked whether there is more
-CHECK_AGAIN_S: Final = 30.0  # between two questions to an engine that stays silent
+CHECK_AGAIN_S: Final = 30.0  # between two questions to an engine that stays silent; then longer,
+CHECK_AGAIN_MAX_S: Final = 120.0  # as long as it has been, and at most so long
 CHECK_RETRY_S: Final = 1.0  # after an answer that confirms nothing; doubled with each further one
 CHECK_RETRY_MAX_S: Final = 10.0  # between two questions of which none confirms anything
 CHECK_FAILURES_MAX: Final = 2  # in a row; then a publisher that was confirmed is so no more
@@ -83,7 +85,7 @@ class PublisherDoubt(NamedTuple):
 class PublisherActivity(NamedTuple):
     """What a publisher does, and since when, Unix seconds."""
 
-    activity: Activity
+    kind: Activity
     since: float
 
 
@@ -91,16 +93,11 @@ class PublisherStatement(NamedTuple):
     """What there is to say of a publisher in the log, or what was last written of it there."""
 
     doubted: PublisherDoubt
-    acting: PublisherActivity | None
+    activity: PublisherActivity | None
     process: ProcessMark | None
     facts: EngineFacts | None = None
     clock_s: float = 0.0
     troubles: Troubles = NO_TROUBLES
-
-    @property
-    def is_worth(self) -> "PublisherStatement":
-        """The same, but for what is not worth a record of its own."""
-        return self._replace(acting=None, troubles=self.troubles.kind)
 
 
 class Look(NamedTuple):
@@ -110,7 +107,6 @@ class Look(NamedTuple):
         connected: whether its link is up.
         link: the last one that came up.
         is_silent: whether it is up, and its engine's socket does not answer.
-        messages: how many have been decoded.
         unplaced: which of the messages, live and replayed, had no place in the stream, the last one
             of them; 0 where a batch has come behind it.
         proven_link: see `BatchStream.proven_link`.
@@ -168,28 +164,25 @@ class Publisher:
     """See the module; one owner.
 
     Args:
-        registration: of the publisher.
         packer: see `Sequencer`.
         totals: of all publishers of this process.
         inbox: where its messages wait; None: it has none.
 
     Attributes:
-        key: of the registration.
-        sequencer: the order of its batches.
-        waits: for what its frames wait.
+        waits: for what its messages wait; for what its batches do, the sequencer has.
         repair: the task that asks its engine, or hands on what was held; None: there is none.
         bulk, paced: what waits of it to be decoded beside the loop, or to be written.
         replay: where its engine replays: of its registration, or what its engine has said.
         held_since: when the first batch came that waits for a check.
         interrupted: whether a repair was ended before its engine had said all.
-        said: what was last written of it into the log.
+        last_statement: what was last written of it into the log.
         engine: what its HTTP address says; None where it has none.
         has_dead_replay: whether its replay socket was asked, and has never answered.
         http_trouble: what its HTTP address answers that no engine does, or "".
         has_no_endpoint: whether its engine was asked where it publishes, and does not say.
         clock_s: how far its engine's clock is behind ours, roughly; 0 where that is not far.
         rests_until: until then a look at it changes nothing but `as_of`, unless its link changes or
-            something comes of it; 0 where it is to be looked at.
+            something comes of it; 0 where it is to be looked at: see `wake`.
         as_of: where it is confirmed: the log, or what waits for it, has all that it had published
             by then. What its engine's socket drops when it is full comes behind what is heard: so
             from then on, until its engine is asked, this stands still.
@@ -216,11 +209,12 @@ class Publisher:
         "_is_said",
         "_proven_link",
         "_seen",
+        "_serves",
         "_settled_at",
         "_settled_unplaced",
         "_unmatched",
         "_up_at",
-        "acting",
+        "activity",
         "as_of",
         "bulk",
         "clock_s",
@@ -231,12 +225,12 @@ class Publisher:
         "http_trouble",
         "interrupted",
         "key",
+        "last_statement",
         "paced",
         "registration",
         "repair",
         "replay",
         "rests_until",
-        "said",
         "sequencer",
         "waits",
     )
@@ -251,14 +245,14 @@ class Publisher:
     ) -> None:
         self.registration = registration
         self.key = registration.publisher
-        self.waits = Waits(Wait.PLACE, self.key, inbox)
+        self.waits = MessageWaits(self.key, inbox)
         self.repair: asyncio.Task[None] | None = None
         self.bulk: BulkMessages | None = None
         self.paced: PacedRecords | None = None
         self.replay = ReplaySocket(registration.replay_endpoint, registration.curve_server_key)
         self.held_since: float | None = None
         self.interrupted = False
-        self.said: PublisherStatement | None = None
+        self.last_statement: PublisherStatement | None = None
         self.has_no_endpoint = False
         self.has_dead_replay = self._has_answered = self._is_said = False
         self.http_trouble = ""
@@ -266,8 +260,9 @@ class Publisher:
         self.engine = EngineWatch() if has_http else None
         self._facts: EngineFacts | None = None
         self._asleep_at: int | None = None  # what had been heard when it was last asleep
+        self._serves: bool | None = None  # the registered model, as it says; None: it never did
         self.clock_s = 0.0
-        self.acting = PublisherActivity(Activity.DISCONNECTED, 0.0)
+        self.activity = PublisherActivity(Activity.DISCONNECTED, 0.0)
         self.rests_until = 0.0
         self.as_of = 0.0
         self._seen = NOTHING_SEEN
@@ -282,7 +277,7 @@ class Publisher:
         self._began_at = self._distrusted_at = 0.0
         self._heard_as_of = 0.0
         self.sequencer = Sequencer(
-            registration, repairs=self.can_ask, packer=packer, totals=totals, waits=self.waits
+            registration, repairs=self.can_ask, packer=packer, totals=totals, wait=Wait.PLACE
         )
 
     @property
@@ -299,11 +294,16 @@ class Publisher:
         """Whether no link to it has come up since it is followed, and that was before then (Unix
         seconds).
         """
-        return not self._seen.link and 0.0 < self.acting.since < before
+        return not self._seen.link and 0.0 < self.activity.since < before
 
     def locate(self, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays; "" where it does not."""
         self.replay.endpoint, self.has_no_endpoint = replay_endpoint, False
+
+    def miss_endpoint(self) -> None:
+        """Its engine does not say where it publishes."""
+        self.has_no_endpoint = True
+        self.wake()
 
     @property
     def facts(self) -> EngineFacts | None:
@@ -313,12 +313,19 @@ class Publisher:
     @facts.setter
     def facts(self, facts: EngineFacts | None) -> None:
         """Its engine was asked. One that is put to sleep gives up its cache, and says so with the
-        first step after it is woken: until then only this tells.
+        first step after it is woken: until then only this tells. And where it has served the model
+        that is registered and serves it no more, another engine has its address; one that never
+        said that name is registered by one of the router's own.
         """
         self._facts = facts
+        if facts is not None and facts.models:
+            is_served = self.registration.model_name in facts.models
+            if is_served != self._serves and (is_served or self._serves is not None):
+                self._serves = is_served
+                self.wake()
         if facts is not None and facts.is_asleep:
             self._asleep_at = self.sequencer.stream.arrivals.messages
-            self.rests_until = 0.0
+            self.wake()
 
     @property
     def _is_emptied(self) -> bool:
@@ -333,12 +340,12 @@ class Publisher:
     @property
     def waits_for(self) -> tuple[Wait, ...]:
         """All that its frames wait for now: first its batches, then its messages."""
-        return (self.waits.batches, *self.waits.messages)
+        return (self.sequencer.waits_for, *self.waits.now)
 
     @property
     def is_placed(self) -> bool:
         """Whether its place in the log is known."""
-        return self.waits.batches not in UNPLACED
+        return self.sequencer.waits_for not in UNPLACED
 
     @property
     def is_at_rest(self) -> bool:
@@ -348,7 +355,7 @@ class Publisher:
     @property
     def is_checked(self) -> bool:
         """Whether its engine is asked whether anything is missing, and was not found to."""
-        return self.waits.batches is Wait.CHECK
+        return self.sequencer.waits_for is Wait.CHECK
 
     @property
     def is_catching_up(self) -> bool:
@@ -357,31 +364,29 @@ class Publisher:
 
     def place(self) -> None:
         """Its place in the log is known."""
-        if self.waits.batches in (Wait.PLACE, Wait.ENDING):
-            self.waits.change(WaitChange.PLACED)
+        self.sequencer.place()
 
-    def ask(self, asking: Callable[[], asyncio.Task[None]], *, is_check: bool) -> bool:
+    def ask(
+        self, asking: Callable[[], asyncio.Task[None]], cause: str = "", *, is_check: bool
+    ) -> bool:
         """Its engine is asked for what is missing, or whether anything is; False where a task of it
         is under way already.
         """
         if self.repair is not None:
             return False
-        self.waits.change(WaitChange.CHECKED if is_check else WaitChange.REPAIRED)
+        self.sequencer.ask(cause, is_check=is_check)
         self.held_since = None
         self.repair = asking()
         return True
 
     def promote(self) -> None:
         """A check has found that something is missing: it is no longer cut short."""
-        if self.is_checked:
-            self.waits.change(WaitChange.REPAIRED)
+        self.sequencer.promote()
 
-    def ask_again(self) -> None:
+    def restart_repair(self) -> None:
         """The task of it has met an unexpected error, and begins again."""
         self.waits.end(Wait.HELD_RECORDS)
-        if self.waits.holds:
-            self.waits.change(WaitChange.MISSED)
-        self.waits.change(WaitChange.REPAIRED)
+        self.sequencer.restart_repair()
 
     def resume(self) -> None:
         """What was held is handed on by the task of it."""
@@ -390,8 +395,7 @@ class Publisher:
     def end(self) -> None:
         """The task of it has ended; what is held waits for the next one."""
         self.repair = None
-        if self.waits.holds:
-            self.waits.change(WaitChange.MISSED)
+        self.sequencer.end_asking()
         self.waits.end(Wait.HELD_RECORDS)
 
     def cancel_repair(self) -> None:
@@ -400,27 +404,26 @@ class Publisher:
             self.repair.cancel()
             self.end()
             self.interrupted = True
-            self.rests_until = 0.0
+            self.wake()
 
-    def hold(self, wall_now: float) -> None:
+    def unplace(self, wall_now: float) -> None:
         """Its place in the log is no longer known: what waits of it may be dropped from here on."""
-        self.rests_until = 0.0
+        self.wake()
         self.cancel_repair()
-        self.waits.change(WaitChange.UNPLACED)
+        self.sequencer.unplace()
         if self.doubted.doubt is None:  # at once: a heartbeat may be made before the next look
             self._doubted = PublisherDoubt(Doubt.CATCHING_UP, wall_now)
 
     def stop(self) -> None:
         """Nothing more is asked of it: this process ends."""
         self.cancel_repair()
-        self.waits.change(WaitChange.STOPPED)
+        self.sequencer.stop()
 
     def leave(self) -> None:
         """It is followed no more."""
         self.cancel_repair()
-        self.waits.change(WaitChange.LEFT)
-        self.bulk = self.paced = None
         self.sequencer.forget()
+        self.bulk = self.paced = None
 
     @property
     def waiting_since(self) -> float | None:
@@ -453,8 +456,8 @@ class Publisher:
             CLOCK_STEP_SAID_S * round(look.behind_s / CLOCK_STEP_SAID_S) if is_far else 0.0
         )
         activity = self._activity(now)
-        if self.acting.activity is not activity or not self.acting.since:
-            self.acting = PublisherActivity(activity, wall_now)
+        if self.activity.kind is not activity or not self.activity.since:
+            self.activity = PublisherActivity(activity, wall_now)
         doubt = self._doubt_of(now)
         if self._doubted is None or self._doubted.doubt is not doubt:
             self._doubted = PublisherDoubt(doubt, wall_now)
@@ -473,6 +476,10 @@ class Publisher:
         if not self.is_placed or self.is_catching_up:
             return Activity.REPLAYING
         return Activity.ACTIVE if self._is_heard(now) else Activity.SILENT
+
+    def wake(self) -> None:
+        """What a look sees of it may be another thing now: it rests no longer."""
+        self.rests_until = 0.0
 
     def _rest(self, now: float) -> float:
         """See `rests_until`; bounded, for whatever may have been forgotten here."""
@@ -509,12 +516,15 @@ class Publisher:
         yield self.is_catching_up, Doubt.CATCHING_UP
         yield engine is not None and engine.is_changed, Doubt.PROCESS_CHANGED
         yield self._is_away(now), Doubt.ENGINE_AWAY
+        yield self._serves is False, Doubt.MODEL_CHANGED
         yield self._is_emptied, Doubt.ASLEEP
         is_asked = self._asked_link == look.link
         is_unproven = self._confirmed_link != look.link or look.is_doubted
         yield is_unproven, self._doubt if is_asked else self._first_doubt
         has_no_numbers = look.troubles.repeats >= REPEATS_DOUBTED
-        yield look.unplaced > self._settled_unplaced or has_no_numbers, Doubt.UNREADABLE
+        is_of_others = look.troubles.reason == DropReason.OTHER_STREAM
+        is_unread = look.unplaced > self._settled_unplaced or has_no_numbers or is_of_others
+        yield is_unread, Doubt.UNREADABLE
         yield look.has_waiting, Doubt.SPOOLED
         is_late = self._is_heard(now) and look.late_s > RECEIVED_LATE_S
         yield is_late or now - look.received_until > RECEIVED_LATE_S, Doubt.RECEIVED_LATE
@@ -542,16 +552,24 @@ class Publisher:
         written of it into the log: what the next process of ours takes for the incarnation's must
         not be an earlier one.
         """
-        said, says = self.said, self.says
-        return said is None or said.is_worth != says.is_worth
+        said, troubles = self.last_statement, self._all_troubles
+        # By part: it is asked of all publishers each second, and of nearly all nothing is new.
+        return (
+            said is None
+            or said.doubted != self.doubted
+            or said.process != (None if self.engine is None else self.engine.published)
+            or said.facts != self._facts
+            or said.clock_s != self.clock_s
+            or (said.troubles is not troubles and said.troubles.kind != troubles.kind)
+        )
 
     @property
-    def says(self) -> PublisherStatement:
+    def statement(self) -> PublisherStatement:
         """What there is to say of it."""
         process = None if self.engine is None else self.engine.published
-        acting = self.acting if self.acting.since else None
+        activity = self.activity if self.activity.since else None
         return PublisherStatement(
-            self.doubted, acting, process, self.facts, self.clock_s, self._all_troubles
+            self.doubted, activity, process, self.facts, self.clock_s, self._all_troubles
         )
 
     @property
@@ -570,7 +588,7 @@ class Publisher:
     def _unconfirm(self) -> None:
         self._confirmed_link = self._asked_link = NO_LINK
         self._doubt = self._first_doubt
-        self.rests_until = 0.0
+        self.wake()
 
     def distrust(self, now: float) -> None:
         """This process was paused for long: an engine that can be asked is to be asked again, and
@@ -578,7 +596,7 @@ class Publisher:
         """
         self._settled_at = now + PAUSE_SETTLE_S
         self._distrusted_at = now
-        self.rests_until = 0.0
+        self.wake()
         if self.can_replay:
             self._unconfirm()
 
@@ -626,8 +644,11 @@ class Publisher:
         ):
             return from_then
         asked_of_last = self._asked_at >= self._heard_at
-        last = self._asked_at if asked_of_last else self._heard_at
-        return max(from_then, last + (CHECK_AGAIN_S if asked_of_last else CHECK_SILENCE_S))
+        if not asked_of_last:
+            return max(from_then, self._heard_at + CHECK_SILENCE_S)
+        silent_s = self._asked_at - max(self._heard_at, self._up_at)
+        pause_s = min(max(silent_s, CHECK_AGAIN_S), CHECK_AGAIN_MAX_S)
+        return max(from_then, self._asked_at + pause_s)
 
     # Asking over HTTP
 
@@ -668,7 +689,7 @@ class Publisher:
         """A repair begins, after the link `heard` has brought a message; returns the link that it
         may confirm, NO_LINK for none.
         """
-        self.rests_until = 0.0
+        self.wake()
         self._began_at = now
         settled = now >= self._up_at + LINK_SETTLE_S or heard == self._seen.link
         self._asked_link = self._seen.link if settled and self._seen.connected else NO_LINK
@@ -683,7 +704,7 @@ class Publisher:
         as of what was heard last. One that was under way while this process was paused says nothing
         of what was sent meanwhile.
         """
-        self.rests_until = 0.0
+        self.wake()
         self._note_answer(doubt, link)
         if doubt is None and self._began_at < self._distrusted_at:
             self._asked_link, self._ask_at = NO_LINK, now

@@ -91,7 +91,6 @@ class Replayer:
         idle_s: how long to wait for a reply.
         barren_s: how long to take replies that bring nothing new; and how long to wait for one of
             an engine that may still be at the reply before.
-        clock: of this process.
     """
 
     def __init__(
@@ -117,9 +116,7 @@ class Replayer:
         The publisher must be held, and is afterwards: call `Sequencer.resume`.
 
         Args:
-            sequencer: of the publisher whose engine is asked.
             engine: its replay socket.
-            emit: takes what it had.
 
         Returns:
             Whether it is known that the log has all that the engine had sent.

@@ -28,9 +28,9 @@ from bridge.publisher.anchor import Anchor, Joint
 from bridge.publisher.causes import MISSED, RESTARTED
 from bridge.publisher.held_batches import HeldBatch, HeldBatches, IntakeTotals, MissingBatches
 from bridge.publisher.stream import BatchStream
-from bridge.publisher.waits import Wait, WaitChange, Waits
+from bridge.publisher.waits import BatchWait, Wait, WaitChange
 from bridge.publisher.window import Window
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from bridge.wire import DecodedBatch, open_source
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import ArrayPacker, PythonArrayPacker
@@ -49,15 +49,11 @@ class Sequencer:
     """Of one publisher; one owner.
 
     Args:
-        registration: the publisher.
         cursor: its last batch in the log.
         repairs: whether to hold it at a gap until `resume`.
         packer: of hashes and tokens; the kernel's where there is one.
         totals: of all publishers of this process.
-        waits: for what its batches wait; the publisher's, where there is one.
-
-    Attributes:
-        stream: what was accepted.
+        wait: for what its batches wait at first.
     """
 
     __slots__ = (
@@ -66,7 +62,7 @@ class Sequencer:
         "_missing",
         "_now",
         "_totals",
-        "_waits",
+        "_wait",
         "_window",
         "stream",
     )
@@ -79,11 +75,11 @@ class Sequencer:
         repairs: bool = False,
         packer: ArrayPacker | None = None,
         totals: IntakeTotals | None = None,
-        waits: Waits | None = None,
+        wait: Wait = Wait.NOTHING,
     ) -> None:
         source = open_source(registration, packer or PythonArrayPacker())
         self.stream = BatchStream(registration, source, cursor, repairs)
-        self._waits = Waits() if waits is None else waits
+        self._wait = BatchWait(wait)
         self._totals = IntakeTotals() if totals is None else totals
         self._held = HeldBatches(self._totals)
         self._missing: MissingBatches | None = None  # becomes a gap at the end of the wait
@@ -92,16 +88,21 @@ class Sequencer:
         self._window: Window
 
     @property
+    def waits_for(self) -> Wait:
+        """For what its batches wait."""
+        return self._wait.now
+
+    @property
     def is_held(self) -> bool:
         """Whether its batches wait."""
-        return self._waits.holds
+        return self._wait.holds
 
     @property
     def is_resuming(self) -> bool:
         """Whether `resume` has left batches that may follow as they are: it is to be called again
         until it has not.
         """
-        return self._waits.batches is Wait.HELD_BATCHES
+        return self._wait.now is Wait.HELD_BATCHES
 
     # Live batches
 
@@ -109,19 +110,26 @@ class Sequencer:
         """Messages come, until `end_turn`; `now`, Unix seconds, is the records' bridge_time."""
         self._now, self._window = now, self.stream.open(now)
 
-    def take(self, messages: Sequence[RawMessage], at: int) -> int:
-        """Takes the message at this place, and those behind it that simply follow on; returns how
-        many these are.
+    def take(self, received: Sequence[Received], at: int) -> int:
+        """Takes the message at this place, or the first one of the run there, and those behind it
+        that simply follow on; returns how many these are.
         """
-        message, stream = messages[at], self.stream
-        if stream.links.is_earlier(message.link):
-            stream.drop_earlier(1)
-            return 1
-        if message.link != stream.links.last:
-            self._begin_link(message.link)
-        if not self._waits.holds and (taken := self._take_run(messages, at)):
-            stream.arrivals.received_at = messages[at + taken - 1].received_at
+        first, stream = received[at], self.stream
+        is_run = isinstance(first, RawRun)
+        if stream.links.is_earlier(first.link):
+            stream.drop_earlier(first.messages)
+            return first.messages
+        if first.link != stream.links.last:
+            self._begin_link(first.link)
+        if not self._wait.holds and (taken := self._take_run(received, at)):
+            last = first if is_run else received[at + taken - 1]
+            stream.arrivals.received_at = last.received_at
             return taken
+        self._take_alone(first.message(0) if isinstance(first, RawRun) else first)
+        return 1
+
+    def _take_alone(self, message: RawMessage) -> None:
+        stream = self.stream
         stream.arrivals.received_at = message.received_at
         batch: DecodedBatch | None = None
         try:
@@ -131,14 +139,13 @@ class Sequencer:
                 self._take_batch(batch, message)
         except Exception:  # noqa: BLE001 -- it is logged and counted there
             self._fail(batch)
-        return 1
 
-    def _take_run(self, messages: Sequence[RawMessage], at: int) -> int:
+    def _take_run(self, received: Sequence[Received], at: int) -> int:
         """See `BatchStream.take_run`; an error there costs nothing, since each is then decoded
         alone.
         """
         try:
-            return self.stream.take_run(self._window, messages, at)
+            return self.stream.take_run(self._window, received, at)
         except Exception:
             _logger.exception(
                 "Unexpected error in messages of %s; decoding each alone",
@@ -153,16 +160,16 @@ class Sequencer:
         arrivals = stream.arrivals
         stream.counters.note_number(batch.sequence)
         arrivals.engine_time = batch.engine_time or arrivals.engine_time
-        if not self._waits.holds and stream.needs_repair(batch):
+        if not self._wait.holds and stream.needs_repair(batch):
             self._hold_at_gap(MISSED)
-        if self._waits.holds:
+        if self._wait.holds:
             self._let_wait(HeldBatch(batch, message.size_bytes, link))
         elif stream.accept(batch, self._window, link):
             stream.unplaced = 0  # what may have been missing is a gap now, or was not there
 
     def end_turn(self) -> list[SequencedRecord]:
         """The records of the messages that were taken."""
-        records = self._close(self._window, self._now, ask_again=True)
+        records = self._close(self._window, self._now, request_replay=True)
         del self._window  # else its records would be kept
         self.stream.arrivals.end_turn()
         return records
@@ -181,12 +188,12 @@ class Sequencer:
         self.count_fault()
         if batch is None or self.is_held:
             # Nothing is known of this batch: at least the next one is missing.
-            self._ask_again(self._window, _after(self.stream.cursor))
+            self._request_replay(self._window, _after(self.stream.cursor))
         else:
             self._window = self._go_back(self._now)
 
     def _hold_at_gap(self, cause: str) -> None:
-        self._waits.change(WaitChange.MISSED)
+        self._wait.change(WaitChange.MISSED)
         self.stream.causes.wait = cause
         self._totals.gaps.append(self.stream.publisher)
 
@@ -196,8 +203,45 @@ class Sequencer:
                 BatchError(DropReason.HELD_FULL, f"no room for batch {held.batch.sequence}")
             )
 
+    # For what its batches wait, beside what shows by themselves
+
+    def place(self) -> None:
+        """The place in the log is known."""
+        if self._wait.now in (Wait.PLACE, Wait.ENDING):
+            self._wait.change(WaitChange.PLACED)
+
+    def ask(self, cause: str = "", *, is_check: bool) -> None:
+        """The engine is asked for what is missing, or whether anything is."""
+        self._wait.change(WaitChange.CHECKED if is_check else WaitChange.REPAIRED)
+        self.hold(cause)
+
+    def promote(self) -> None:
+        """A check has found that something is missing: the engine is asked for that."""
+        if self._wait.now is Wait.CHECK:
+            self._wait.change(WaitChange.REPAIRED)
+
+    def restart_repair(self) -> None:
+        """What was asked has met an unexpected error, and is asked again."""
+        self.end_asking()
+        self.ask(is_check=False)
+
+    def end_asking(self) -> None:
+        """Nothing is asked any more; what is held waits until something is."""
+        if self._wait.holds:
+            self._wait.change(WaitChange.MISSED)
+
+    def unplace(self) -> None:
+        """The place in the log is no longer known."""
+        self._wait.change(WaitChange.UNPLACED)
+        self.hold()
+
+    def stop(self) -> None:
+        """Nothing more is asked: this process ends."""
+        self._wait.change(WaitChange.STOPPED)
+
     def forget(self) -> None:
         """The publisher is followed no more."""
+        self._wait.change(WaitChange.LEFT)
         self._held.clear()
 
     # Holding and repairing
@@ -208,16 +252,16 @@ class Sequencer:
         Args:
             cause: why some of them may be missing, where it did not wait for another one.
         """
-        if not self._waits.holds or self.is_resuming:
-            self._waits.change(WaitChange.MISSED)
+        if not self._wait.holds or self.is_resuming:
+            self._wait.change(WaitChange.MISSED)
         self._asked_link = self.stream.links.live
         self.stream.causes.hold(cause)
 
-    def place(self, anchor: Anchor, *, away: str = "") -> None:
-        """Sets the publisher's last batch in the log, see `BatchStream.place`; `away` says why
+    def set_anchor(self, anchor: Anchor, *, away: str = "") -> None:
+        """Sets the publisher's last batch in the log, see `BatchStream.set_anchor`; `away` says why
         batches may be missing behind it.
         """
-        self.stream.place(anchor)
+        self.stream.set_anchor(anchor)
         self.stream.causes.away = away
 
     def has_in_common(self, anchor: Anchor) -> bool:
@@ -238,9 +282,6 @@ class Sequencer:
     def join(self, joint: Joint) -> None:
         """Another bridge has written up to here what came to both: that is dropped. What waits
         behind it is of the log's incarnation.
-
-        Args:
-            joint: what that bridge knows.
         """
         common, link = self._common(self.stream.anchor), joint.link
         last, over = common[-1] if common else None, self._held.overflowed
@@ -435,7 +476,6 @@ class Sequencer:
         Args:
             now: Unix seconds; the record's bridge_time.
             link: that had brought its last message when it was asked.
-            reason: of the reset.
         """
         self.stream.causes.wait = reason
         window = self.stream.open(now)
@@ -540,7 +580,7 @@ class Sequencer:
         is_later, has_taken = self.is_resuming, False
         while (held := self.first_held()) is not None:
             if has_taken and self._totals.clock.monotonic() >= until:
-                self._waits.change(WaitChange.FOLLOWING)
+                self._wait.change(WaitChange.FOLLOWING)
                 return self._close(window, now)
             is_unasked = is_later or has_taken or NO_LINK < self._asked_link < held.link
             if is_unasked and self.stream.needs_repair(held.batch):
@@ -549,7 +589,7 @@ class Sequencer:
             has_taken = True
             self._held.pop()
             window = self._accept(window, held.batch, held.link, now)
-        self._waits.change(WaitChange.FOLLOWED)
+        self._wait.change(WaitChange.FOLLOWED)
         self.stream.causes.wait = ""
         self._ask_for_overflowed(window)
         return self._close(window, now)
@@ -561,22 +601,22 @@ class Sequencer:
         held, self._held.overflowed = self._held.overflowed, None
         lost_to = None if held is None else self.stream.lost_to(held.batch)
         if lost_to is not None:
-            self._ask_again(window, lost_to, DropReason.HELD_FULL)
+            self._request_replay(window, lost_to, DropReason.HELD_FULL)
 
     # Unexpected errors
 
-    def take_back(self, now: float, *, ask_again: bool) -> list[SequencedRecord]:
+    def take_back(self, now: float, *, request_replay: bool) -> list[SequencedRecord]:
         """Goes back to before the publisher's last records, which could not be handed on.
 
         Args:
             now: Unix seconds.
-            ask_again: hold it as at a gap, where it can replay.
+            request_replay: hold it as at a gap, where it can replay.
 
         Returns:
             The gap that stands for them, where the publisher is not asked for them again.
         """
         self.count_fault()
-        if not ask_again:
+        if not request_replay:
             return self._lose(now).close()
         return self._go_back(now).close()
 
@@ -591,7 +631,7 @@ class Sequencer:
         return window
 
     def _close(
-        self, window: Window, now: float, *, ask_again: bool = False
+        self, window: Window, now: float, *, request_replay: bool = False
     ) -> list[SequencedRecord]:
         """The records of the window; on an error, a gap, or what is to be asked for again."""
         try:
@@ -599,7 +639,7 @@ class Sequencer:
         except Exception:
             _logger.exception(FAULT, self.stream.counters.publisher)
             self.count_fault()
-            if not ask_again:
+            if not request_replay:
                 return self._lose(now).close()
             return self._go_back(now).close()
 
@@ -607,7 +647,7 @@ class Sequencer:
         """A new window from where the last one began; what that had is asked for again."""
         lost_to = self.stream.roll_back()
         window = self.stream.open(now)
-        self._ask_again(window, lost_to)
+        self._request_replay(window, lost_to)
         return window
 
     def _lose(self, now: float) -> Window:
@@ -617,7 +657,7 @@ class Sequencer:
         self.stream.lose(window, MissingBatches(lost_to, DropReason.INTERNAL_ERROR))
         return window
 
-    def _ask_again(
+    def _request_replay(
         self,
         window: Window,
         lost_to: Cursor,
@@ -657,49 +697,65 @@ class Intake:
         self._find = find
         self._clock = clock
 
-    def process(self, messages: Sequence[RawMessage], now: float) -> list[SequencedRecord]:
+    def process(self, received: Sequence[Received], now: float) -> list[SequencedRecord]:
         """The records of one window.
 
         Args:
-            messages: in the order of arrival.
+            received: in the order of arrival.
             now: Unix seconds; the records' bridge_time.
 
         Returns:
             Each publisher's records in the order of its messages; publishers in the order of their
             first.
         """
-        return self.process_until(messages, now, math.inf)[0]
+        return self.process_until(received, now, math.inf)[0]
 
     def process_until(
-        self, messages: Sequence[RawMessage], now: float, until: float
+        self, received: Sequence[Received], now: float, until: float
     ) -> tuple[list[SequencedRecord], int]:
         """The same, of as many of the first messages as there is time for; and how many these are.
 
         Args:
-            messages: in the order of arrival.
+            received: in the order of arrival.
             now: Unix seconds; the records' bridge_time.
             until: monotonic seconds; one message is taken whatever it takes.
         """
         turns: dict[PublisherKey, Sequencer] = {}  # of this call alone
-        at = 0
-        while at < len(messages):
-            if at and self._clock.monotonic() >= until:
+        left = list(received)
+        at = messages = 0
+        while at < len(left):
+            if messages and self._clock.monotonic() >= until:
                 break
-            publisher = messages[at].publisher
-            sequencer = turns.get(publisher)
+            one = left[at]
+            sequencer = self._turn_of(one.publisher, turns, now)
             if sequencer is None:
-                sequencer = self._find(publisher)
-                if sequencer is None:
-                    self.unregistered_messages += 1
-                    at += 1
-                    continue
-                turns[publisher] = sequencer
-                sequencer.begin_turn(now)
-            at += sequencer.take(messages, at)
+                taken = one.messages
+                self.unregistered_messages += taken
+            else:
+                taken = sequencer.take(left, at)
+            messages += taken
+            if not isinstance(one, RawRun):
+                at += taken
+            elif taken < one.messages:
+                left[at] = one.after(taken)
+            else:
+                at += 1
         records: list[SequencedRecord] = []
         for sequencer in turns.values():
             records += sequencer.end_turn()
-        return records, at
+        return records, messages
+
+    def _turn_of(
+        self, publisher: PublisherKey, turns: dict[PublisherKey, Sequencer], now: float
+    ) -> Sequencer | None:
+        """Its turn has begun; None where it is not followed."""
+        sequencer = turns.get(publisher)
+        if sequencer is None:
+            sequencer = self._find(publisher)
+            if sequencer is not None:
+                turns[publisher] = sequencer
+                sequencer.begin_turn(now)
+        return sequencer
 
 
 def _after(cursor: Cursor) -> Cursor:

@@ -20,15 +20,16 @@ from bridge.publisher.pairing import LiveBatch, Pairing
 from bridge.publisher.tracker import SequenceOutcome, SequenceTracker
 from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from bridge.wire import DecodedBatch, DecodedRun, MessageDecoder
 from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import MessageRun
 from schemas.errors import BatchError, WireError
 from schemas.limits import SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
 from schemas.registration import Registration
 
-RUN_MESSAGES_MAX: Final = 64  # decoded together, where they simply follow on
+RUN_MESSAGES_MAX: Final = 256  # decoded together, where they simply follow on
 
 _logger = logging.getLogger(__name__)
 
@@ -50,7 +51,6 @@ def place_of(outcome: SequenceOutcome, *, is_first: bool, is_proven: bool) -> Ba
     """The case.
 
     Args:
-        outcome: what its number says.
         is_first: the log has no batch of the incarnation.
         is_proven: its link is known to be the incarnation's, or those before are in doubt already.
     """
@@ -67,7 +67,6 @@ class BatchStream:
     """See the module; one owner, the publisher's sequencer.
 
     Attributes:
-        publisher: whose batches these are.
         repairs: whether batches that are missing can be asked for.
         counters, arrivals, links, causes, pairing: what is known of it beside its batches.
         degraded: whether a gap was written here, and no reset or clear since.
@@ -149,7 +148,7 @@ class BatchStream:
         names = self._media.names
         return Anchor(cursor, self._engine_time, self._proof, begun_time, heard, window, names)
 
-    def place(self, anchor: Anchor) -> None:
+    def set_anchor(self, anchor: Anchor) -> None:
         """Sets the last batch in the log; what was seen before no longer proves duplicates."""
         if self._tracker.sequence >= 0 and self._tracker.cursor > anchor.cursor:
             self.links.forget_last()
@@ -255,7 +254,7 @@ class BatchStream:
     def roll_back(self) -> Cursor:
         """Forgets the batches of the last window; returns the last of them."""
         lost_to = self._tracker.cursor
-        self.place(self._checkpoint.anchor)
+        self.set_anchor(self._checkpoint.anchor)
         self.degraded = self._checkpoint.degraded
         return lost_to
 
@@ -309,14 +308,13 @@ class BatchStream:
 
     # Batches that simply follow on
 
-    def take_run(self, window: Window, messages: Sequence[RawMessage], at: int) -> int:
+    def take_run(self, window: Window, received: Sequence[Received], at: int) -> int:
         """Accepts the next messages together, as far as they are plain batches that follow on: each
         costs a fifth of what it does alone, and comes to the same.
 
         Args:
-            window: of this stream.
-            messages: of any publishers.
-            at: where this one's next are; the first came over `link`.
+            received: of any publishers.
+            at: where this one's next are, over its present link.
 
         Returns:
             How many; 0 where the first is to be looked at alone.
@@ -326,16 +324,8 @@ class BatchStream:
         """
         if not self._takes_runs():
             return 0
-        first, frames = messages[at], []
-        for message in messages[at : at + self._run_max]:
-            if (
-                message.publisher is not first.publisher
-                or message.link != first.link
-                or message.batch is not None
-            ):
-                break
-            frames.append(message.frames)
-        if len(frames) < 2 or self._tracker.sequence + len(frames) > SEQUENCE_MAX:
+        frames = self._next_of(received, at)
+        if not frames or self._tracker.sequence + len(frames) > SEQUENCE_MAX:
             return 0
         run = self._decode_run(frames, window)
         taken = 0 if run is None else len(run.digests)
@@ -343,6 +333,24 @@ class BatchStream:
         if run is not None:
             self._accept_run(run, window)
         return taken
+
+    def _next_of(self, received: Sequence[Received], at: int) -> list[list[bytes]] | MessageRun:
+        """The frames of the messages that may follow together; none where the first is alone."""
+        first = received[at]
+        if isinstance(first, RawRun):
+            follows = first.run.begins(self._tracker.sequence + 1)
+            return first.run.first(self._run_max) if follows else []
+        frames: list[list[bytes]] = []
+        for one in received[at : at + self._run_max]:
+            if (
+                isinstance(one, RawRun)
+                or one.publisher is not first.publisher
+                or one.link != first.link
+                or one.batch is not None
+            ):
+                break
+            frames.append(one.frames)
+        return frames if len(frames) > 1 else []
 
     def _takes_runs(self) -> bool:
         """Whether plain batches that follow on would move the cursor, and nothing else."""
@@ -353,7 +361,9 @@ class BatchStream:
             and self._out_of_range is None
         )
 
-    def _decode_run(self, messages: list[list[bytes]], window: Window) -> DecodedRun | None:
+    def _decode_run(
+        self, messages: list[list[bytes]] | MessageRun, window: Window
+    ) -> DecodedRun | None:
         """As many of the first as fit one record: the window's, or else a new one."""
         sequence = self._tracker.sequence + 1
         run = self._source.decode_run(messages, sequence, window.room_bytes)
@@ -394,8 +404,6 @@ class BatchStream:
         been accepted before.
 
         Args:
-            batch: the next one.
-            window: of this stream.
             link: that brought it, or that was there when it was asked for; NO_LINK for unknown.
         """
         if self._begun is not None:

@@ -39,7 +39,7 @@ it is not known how much.
 """
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import ClassVar, Final, NamedTuple
 
@@ -181,25 +181,29 @@ class SequenceTracker(NumberTracker):
             seen itself proves duplicates.
     """
 
-    __slots__ = ("_fingerprints",)
+    __slots__ = ("_digests",)
 
     verdicts = _VERDICTS[Evidence.PAYLOAD]
 
     def __init__(self, cursor: Cursor = NO_CURSOR) -> None:
         super().__init__(Cursor(max(cursor.incarnation, 1), cursor.sequence))
-        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+        self._forget_all()
+
+    def _forget_all(self) -> None:
+        # Of the last numbers, 0 where it is not known.
+        self._digests = array("Q", bytes(8 * DUPLICATE_WINDOW))
 
     def peek(self, sequence: int, payload_digest: int) -> Verdict:
         """What `observe` would say; moves nothing."""
         if sequence == self.sequence + 1:
             return _NEXT
-        return self.judge(self._place(sequence, hash((sequence, payload_digest))), sequence)
+        return self.judge(self._place(sequence, payload_digest), sequence)
 
-    def _place(self, sequence: int, fingerprint: int) -> NumberPlace:
+    def _place(self, sequence: int, payload_digest: int) -> NumberPlace:
         """Of a number that is not the next one."""
         if sequence > self.sequence:
             return _ABOVE
-        return _AGAIN if self._fingerprints[sequence % DUPLICATE_WINDOW] == fingerprint else _BELOW
+        return _AGAIN if self.recognises(sequence, payload_digest) else _BELOW
 
     def recognises(self, sequence: int, payload_digest: int) -> bool | None:
         """Whether the batch of this number that was accepted had this payload; None where that is
@@ -207,13 +211,13 @@ class SequenceTracker(NumberTracker):
         """
         if not self.sequence - DUPLICATE_WINDOW < sequence <= self.sequence:
             return None
-        known = self._fingerprints[sequence % DUPLICATE_WINDOW]
-        return known == hash((sequence, payload_digest)) if known else None
+        known = self._digests[sequence % DUPLICATE_WINDOW]
+        return known == (payload_digest or 1) if known else None
 
     def begin_incarnation(self, at_least: int = 0) -> None:
         """See `NumberTracker`."""
         super().begin_incarnation(at_least)
-        self._fingerprints = array("q", bytes(8 * DUPLICATE_WINDOW))
+        self._forget_all()
 
     def observe(self, sequence: int, payload_digest: int, *, is_of_one_run: bool = True) -> Verdict:
         """The batch's place in the stream; moves the cursor to it unless it is a duplicate.
@@ -223,10 +227,9 @@ class SequenceTracker(NumberTracker):
             payload_digest: 64 bits; equal payloads have equal digests.
             is_of_one_run: whether no other incarnation sends this payload.
         """
-        fingerprint = hash((sequence, payload_digest))
         verdict = _NEXT
         if sequence != self.sequence + 1:
-            place = self._place(sequence, fingerprint)
+            place = self._place(sequence, payload_digest)
             if place is _AGAIN and not is_of_one_run:
                 place = _BELOW
             verdict = self.judge(place, sequence)
@@ -237,21 +240,22 @@ class SequenceTracker(NumberTracker):
             else:
                 return verdict
         self.sequence = sequence
-        self._fingerprints[sequence % DUPLICATE_WINDOW] = fingerprint
+        self._digests[sequence % DUPLICATE_WINDOW] = payload_digest or 1
         return verdict
 
-    def advance(self, payload_digests: Iterable[int]) -> None:
+    def advance(self, payload_digests: Sequence[int]) -> None:
         """As `observe` of batches each of which is the next one."""
-        sequence, fingerprints = self.sequence, self._fingerprints
-        for digest in payload_digests:
-            sequence += 1
-            fingerprints[sequence % DUPLICATE_WINDOW] = hash((sequence, digest))
-        self.sequence = sequence
+        last = array("Q", payload_digests[-DUPLICATE_WINDOW:])  # of 2^64 one is taken for unknown
+        self.sequence += len(payload_digests)
+        at = (self.sequence + 1 - len(last)) % DUPLICATE_WINDOW
+        fitting = min(len(last), DUPLICATE_WINDOW - at)
+        self._digests[at : at + fitting] = last[:fitting]
+        self._digests[: len(last) - fitting] = last[fitting:]
 
     def _forget(self, first: int, end: int) -> None:
         """What stands at the places of these numbers is of much earlier ones."""
         for sequence in range(max(first, end - DUPLICATE_WINDOW), end):
-            self._fingerprints[sequence % DUPLICATE_WINDOW] = 0
+            self._digests[sequence % DUPLICATE_WINDOW] = 0
 
 
 class IncarnationTracker(NumberTracker):

@@ -97,50 +97,68 @@ AFTER: Final[Mapping[WaitChange, Mapping[Wait, Wait]]] = {
 """For what batches wait after each change, by what they waited for before. No other is possible."""
 
 
-class Waits:
-    """For what the frames of one publisher wait; see the module. One owner, the publisher.
+class WaitOrderError(AssertionError):
+    """A change that `AFTER` does not have: an error of the program."""
+
+
+class BatchWait:
+    """For what the batches of one publisher wait. One owner, its sequencer, of which whatever
+    changes it is a method.
 
     Args:
-        batches: for what they wait at first.
-        publisher, inbox: whose messages wait where; None: of one that has no messages.
+        now: for what they wait at first.
 
     Attributes:
-        batches: for what its batches wait.
-        messages: for what its messages wait, the first one first.
-        holds: whether its batches are held.
+        now: for what they wait.
+        holds: whether they are held.
     """
 
-    __slots__ = ("_inbox", "_publisher", "batches", "holds", "messages")
+    __slots__ = ("holds", "now")
 
-    def __init__(
-        self,
-        batches: Wait = Wait.NOTHING,
-        publisher: PublisherKey | None = None,
-        inbox: Inbox | None = None,
-    ) -> None:
-        self.batches = batches
-        self.holds = batches in HELD
-        self.messages: dict[Wait, None] = {}
+    def __init__(self, now: Wait) -> None:
+        self.now = now
+        self.holds = now in HELD
+
+    def change(self, change: WaitChange) -> None:
+        """They wait for another thing now; see `AFTER`, which has the order.
+
+        Raises:
+            WaitOrderError: it has no such change; they wait for the same as before.
+        """
+        after = AFTER[change].get(self.now)
+        if after is None:
+            raise WaitOrderError(f"{change} while it waits for {self.now}")
+        self.now = after
+        self.holds = after in HELD
+
+
+class MessageWaits:
+    """For what the messages of one publisher wait in the inbox. One owner, the publisher.
+
+    Args:
+        publisher, inbox: whose messages wait where; None: it has no messages.
+
+    Attributes:
+        now: for what they wait, the first one first.
+    """
+
+    __slots__ = ("_inbox", "_publisher", "now")
+
+    def __init__(self, publisher: PublisherKey, inbox: Inbox | None = None) -> None:
+        self.now: dict[Wait, None] = {}
         self._publisher = publisher
         self._inbox = inbox
 
-    def change(self, change: WaitChange) -> None:
-        """What its batches wait for is another thing now; see `AFTER`."""
-        after = AFTER[change].get(self.batches)
-        assert after is not None, f"{change} while it waits for {self.batches}"
-        self.batches = after
-        self.holds = after in HELD
-
     def begin(self, wait: Wait) -> None:
-        """Its messages wait for this, too."""
-        self.messages[wait] = None
-        if self._inbox is not None and self._publisher is not None:
+        """They wait for this, too."""
+        self.now[wait] = None
+        if self._inbox is not None:
             self._inbox.pause(self._publisher)
 
     def end(self, wait: Wait) -> None:
-        """Its messages wait for this no longer; they go on where they wait for nothing else."""
-        if wait not in self.messages:
+        """They wait for this no longer; they go on where they wait for nothing else."""
+        if wait not in self.now:
             return
-        del self.messages[wait]
-        if not self.messages and self._inbox is not None and self._publisher is not None:
-            self._inbox.go_on(self._publisher)
+        del self.now[wait]
+        if not self.now and self._inbox is not None:
+            self._inbox.resume(self._publisher)

@@ -32,7 +32,6 @@ class Window:
     """The records of one publisher, in the order of arrival; one use, one owner.
 
     Args:
-        publisher: whose records.
         bridge_time: Unix seconds, of every record of the window.
     """
 

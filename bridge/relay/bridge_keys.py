@@ -32,7 +32,6 @@ class BridgeKeys:
     `callback` is called by ZAP's thread (RFC 27), the others by the relay's.
 
     Args:
-        path: of the file.
         monotonic: seconds.
 
     Attributes:

@@ -62,9 +62,6 @@ def _acked_bytes(link: socket.socket) -> int:
 class Followers:
     """Of one PUB socket, before it is bound; for its thread only.
 
-    Args:
-        bound: the socket.
-
     Raises:
         zmq.ZMQError: no socket is left for the monitor.
     """

@@ -14,6 +14,7 @@ from bridge.relay.sockets import open_bound
 from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.curve import KeyPair
 from bridge.sockets.probing import LinkProbes
+from bridge.sockets.raw_message import each_of
 from bridge.sockets.reader import MessageReader
 from schemas.clock import REAL_CLOCK
 from schemas.identities import BlockSize
@@ -40,17 +41,11 @@ class Publication:
     Args:
         context: of the relay's sockets; ZAP answers in it.
         pair: the relay's keys.
-        engine: which one.
-        reader: of its messages.
-        probing: of the relay.
 
     Attributes:
-        engine: likewise.
         messages: that were handed on.
-        sent_bytes: of their frames.
         links: how often the engine's link has come up.
         dropped_bridges: links of bridges that took too little.
-        is_bound: whether bridges can connect.
 
     Raises:
         zmq.ZMQError: no socket is left.
@@ -100,11 +95,6 @@ class Publication:
         )
 
     @property
-    def is_bound(self) -> bool:
-        """See the class."""
-        return self._bound is not None
-
-    @property
     def has_link(self) -> bool:
         """Whether the engine is there, and answers."""
         return self._connection.connected and not self._connection.life.is_silent
@@ -146,8 +136,8 @@ class Publication:
         if connection.connected and self._bound is None and not (self.has_link and self._bind(now)):
             return False  # what has come waits, until somebody can have it
         # Without a link, too: that nothing is left is known by that, and then it is made anew.
-        messages = connection.receive()
-        for message in messages:
+        received = connection.receive()
+        for message in each_of(received):
             if self._bound is not None:  # else no bridge could have had a link before it came
                 self._bound.send_multipart(message.frames, zmq.NOBLOCK)
                 self.messages += 1
@@ -157,11 +147,15 @@ class Publication:
             self._replace(now, connection.renewed)
         elif connection.is_over and not connection.pending:
             self._replace(now, self._connect)
-        return bool(messages)
+        return bool(received)
 
-    def look_at_memory(self) -> None:
-        """The process has grown by much, perhaps by a message of this link that has no end."""
-        if self._connection.connected and self._connection.brings_much():
+    def look_at_memory(self, memory_bytes: int) -> None:
+        """The process has grown by much, perhaps by a message of this link that has no end.
+
+        Args:
+            memory_bytes: that it takes now.
+        """
+        if self._connection.connected and self._connection.is_to_be_watched(memory_bytes):
             self._look(is_told=True)
 
     def _look(self, *, is_told: bool) -> None:

@@ -33,14 +33,11 @@ class Relay:
 
     Args:
         settings: what it relays, and to whom.
-        conditions: of the process.
         reader: of engines' messages; pyzmq's where none is given.
-        clock: of the process.
 
     Attributes:
         publications: one for each engine.
         replays: of those engines that replay.
-        bridge_keys: the bridges that may connect.
         faults: unexpected errors.
 
     Raises:
@@ -83,7 +80,7 @@ class Relay:
         reader = PlainReader(clock.monotonic) if reader is None else reader
         try:
             for engine in settings.engines:
-                check_bindable(self._context, engine.listen, pair, "--listen")
+                check_bindable(self._context, engine.listen, pair)
                 if engine.replay_endpoint:
                     self.replays.append(
                         Replays(self._context, pair, engine, monotonic=clock.monotonic)
@@ -128,7 +125,7 @@ class Relay:
             is_more = replays.turn() or is_more
         if self._growth.take() > LINK_GROWTH_BYTES:
             for publication in self.publications:
-                publication.look_at_memory()
+                publication.look_at_memory(self._growth.latest_bytes)
         if self._clock.monotonic() >= self._look_at:
             self._look_at = self._clock.monotonic() + LINK_WATCH_S
             self._look()

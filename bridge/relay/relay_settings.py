@@ -48,7 +48,6 @@ class RelaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """What a relay runs with.
 
     Attributes:
-        engines: that it relays.
         key: file of its key pair.
         bridge_keys: file that lists the public keys of bridges; read again when it changes.
     """

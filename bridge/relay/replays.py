@@ -47,10 +47,8 @@ class Replays:
     Args:
         context: of the relay's sockets; ZAP answers in it.
         pair: the relay's keys.
-        engine: which one.
 
     Attributes:
-        requests: of bridges.
         replies: of the engine, that were handed on.
         given_up: replays that were ended for others, RELAY_REPLAYS_MAX being under way.
 

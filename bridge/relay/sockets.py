@@ -41,9 +41,7 @@ def open_bound(
     return socket
 
 
-def check_bindable(
-    context: "zmq.Context[zmq.Socket[bytes]]", address: str, pair: KeyPair, option: str
-) -> None:
+def check_bindable(context: "zmq.Context[zmq.Socket[bytes]]", address: str, pair: KeyPair) -> None:
     """Binds the address once, and lets it go.
 
     Raises:
@@ -56,5 +54,5 @@ def check_bindable(
             host, port = split_endpoint(address)
             raise ConfigurationError(
                 f"Cannot listen on {host}:{port}: {error.strerror}. Stop what listens there,"
-                f" or choose another address with {option}"
+                " or choose another address with --listen"
             ) from error

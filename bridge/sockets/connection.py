@@ -26,7 +26,7 @@ from bridge.sockets.link_bytes import LinkBytes
 from bridge.sockets.link_options import set_options
 from bridge.sockets.lookup import LOOKUPS, Addresses
 from bridge.sockets.probing import Address, LinkProbes, address_of
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from bridge.sockets.reader import MessageReader, PlainReader
 from bridge.sockets.received_bytes import TELLS_PROGRESS
 from schemas.errors import EndpointError
@@ -37,10 +37,10 @@ RECEIVE_BURST_BYTES: Final = 256 * KIB  # of one socket in a turn; so 50 MB/s of
 RECEIVE_BURST_S: Final = 0.004  # the same in time
 LINK_WARN_S: Final = 5.0  # a publisher that is not there by then is logged, once
 LINK_BREACH_S: Final = 5.0  # a link that was dropped for what it sent is down for this long
+LINK_REWATCH_S: Final = 10.0  # a link that is up is watched so often, whatever it brings
 LINK_AWAY_S: Final = 60.0  # a link that has been down for this long is asked for
 
 _logger = logging.getLogger(__name__)
-new_message = tuple.__new__
 _monitor_numbers = count()
 
 
@@ -83,7 +83,6 @@ class PublisherConnection:
 
     Attributes:
         broken: whether such a message is under way.
-        closed: whether it has been.
         is_over: whether its only link has ended.
         links: the last one that has come up.
         life: whether its peer answers, as of the last look at it.
@@ -184,7 +183,7 @@ class PublisherConnection:
         assert self._monitor is not None
         return descriptor_of(self.socket), descriptor_of(self._monitor)
 
-    def receive(self) -> list[RawMessage]:
+    def receive(self) -> list[Received]:
         """What has arrived, up to RECEIVE_BURST_MAX messages, RECEIVE_BURST_BYTES, or
         RECEIVE_BURST_S: where other threads have the interpreter, each message waits for it.
 
@@ -205,21 +204,21 @@ class PublisherConnection:
         self.pending = not taken.is_all
         if taken.is_broken:
             self._break(f"a message of more than {MESSAGE_FRAMES_MAX} frames")
-        publisher = self.publisher
-        # Not by the named tuple's own constructor, which takes twice as long.
-        messages = [
-            new_message(RawMessage, (publisher, frames, received_at, link, None, size_bytes))
-            for frames, size_bytes in zip(taken.messages, taken.sizes, strict=True)
+        received: list[Received] = [
+            RawMessage(self.publisher, item, received_at, link, counted_bytes=size_bytes)
+            if isinstance(item, list)
+            else RawRun(self.publisher, item, received_at, link)
+            for item, size_bytes in zip(taken.items, taken.sizes, strict=True)
         ]
-        self._bytes.note_taken(len(messages), taken.size_bytes)
-        if messages:
+        self._bytes.note_taken(taken.messages, taken.size_bytes)
+        if received:
             beyond_bytes = max(0, taken.size_bytes - RECEIVE_BURST_BYTES)
             self._paid_at = received_at + beyond_bytes * SUBSCRIBER_TURN_S / RECEIVE_BURST_BYTES
         if not self.pending:
             self.behind_since = None
         elif self.behind_since is None:
             self.behind_since = received_at
-        return messages
+        return received
 
     def renewed(self) -> "PublisherConnection":
         """Another one in place of this one, which is to be closed; it connects after a while.
@@ -272,11 +271,20 @@ class PublisherConnection:
         else:
             self.watch()
 
-    def brings_much(self) -> bool:
-        """Whether more has come since the last call than heartbeats and a few messages: then it is
-        to be watched. Costs a third of that, and tells whether the peer answers.
+    def is_to_be_watched(self, memory_bytes: int) -> bool:
+        """Whether more has come since it was last watched than heartbeats and a few messages, or
+        that is long ago. Costs a quarter of that, and tells whether the peer answers.
+
+        Args:
+            memory_bytes: that the process takes now, or shortly before.
         """
-        return self._bytes.brings_much()
+        brings_much = self._bytes.brings_much(memory_bytes)
+        return brings_much or self._probing.clock() >= self._watched_at + LINK_REWATCH_S
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether `is_to_be_watched`, asked now and then, tells all that may change of it."""
+        return self.connected and bool(self._sent_over) and not self.life.is_open
 
     @property
     def look_at(self) -> float | None:

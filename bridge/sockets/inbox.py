@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received, each_of
 from schemas.identities import PublisherKey
 from schemas.limits import BULK_BYTES, KIB, MESSAGE_BYTES_MAX, MIB
 
@@ -24,7 +24,7 @@ INBOX_MESSAGES_MAX: Final = 262_144  # reason="inbox_full"
 HEAD_BYTES_MAX: Final = 1024  # of a dropped message's topic and number, kept to tell what is lost
 INBOX_BYTES_MAX: Final = 512 * MIB  # reason="inbox_full"
 INBOX_HELD_BACK_RATIO: Final = 0.75  # who is held back goes on from there, into the spool
-INBOX_SHARE_MESSAGES: Final = 64  # taken of one publisher before it is the next one's turn
+INBOX_SHARE_MESSAGES: Final = 256  # taken of one publisher before it is the next one's turn
 INBOX_SHARE_BYTES: Final = 128 * KIB  # the same in bytes; one message is taken whatever its size
 
 assert MESSAGE_BYTES_MAX <= INBOX_BYTES_MAX, "the largest message must fit the inbox"
@@ -34,19 +34,20 @@ class _Queue:
     """What waits of one publisher.
 
     Attributes:
-        messages, size_bytes: that wait, in the order of arrival.
+        messages: that wait, in the order of arrival.
+        count, size_bytes: of these messages.
         is_paused: whether nothing of them is taken.
         overflow: all but the last frame of the latest message that had no room, and when the first
             one came; None where all of them are told.
         dropped: how many messages had none, since the start.
     """
 
-    __slots__ = ("dropped", "is_paused", "messages", "overflow", "publisher", "size_bytes")
+    __slots__ = ("count", "dropped", "is_paused", "messages", "overflow", "publisher", "size_bytes")
 
     def __init__(self, publisher: PublisherKey) -> None:
         self.publisher = publisher
-        self.messages: deque[RawMessage] = deque()
-        self.size_bytes = self.dropped = 0
+        self.messages: deque[Received] = deque()
+        self.count = self.size_bytes = self.dropped = 0
         self.is_paused = False
         self.overflow: tuple[list[bytes], float] | None = None
 
@@ -69,7 +70,8 @@ class Inbox:
         when_filled: called, on the thread that puts, when there is something to take again.
 
     Attributes:
-        bulk: how many messages of more than BULK_BYTES have come; only rises.
+        large_messages: how many messages of more than BULK_BYTES have come; only rises.
+        size_bytes: of the frames of all waiting messages.
     """
 
     def __init__(
@@ -88,8 +90,8 @@ class Inbox:
         self._overflowed: dict[_Queue, None] = {}  # a set, in order
         self._paused = 0
         self._messages = 0
-        self._size_bytes = 0
-        self.bulk = 0
+        self.size_bytes = 0
+        self.large_messages = 0
         self._lock = threading.Lock()
 
     def _queue_of(self, publisher: PublisherKey) -> _Queue:
@@ -98,43 +100,49 @@ class Inbox:
             queue = self._queues[publisher] = _Queue(publisher)
         return queue
 
-    def put(self, messages: Sequence[RawMessage]) -> None:
-        """Appends the messages, as many as fit; never waits. Cost O(messages)."""
-        publisher: PublisherKey | None = None
-        queue: _Queue | None = None
+    def put(self, received: Sequence[Received]) -> None:
+        """Appends the messages, as many as fit; never waits. Cost O(runs and messages beside)."""
         has_dropped = False
         with self._lock:
             was_empty = not self._turns
-            count, all_bytes = self._messages, self._size_bytes
-            for message in messages:
-                size_bytes = message.size_bytes
-                if queue is None or message.publisher is not publisher:  # mostly all are of one
-                    publisher = message.publisher
-                    queue = self._queue_of(publisher)
-                if (
-                    count + len(queue.messages) >= self._messages_max
-                    or all_bytes + queue.size_bytes + size_bytes > self._bytes_max
-                ):
-                    queue.drop(message)
-                    has_dropped = True
-                    if queue.overflow is not None:
-                        self._overflowed[queue] = None
-                    continue
-                if not queue.messages and not queue.is_paused:
-                    self._turns[queue] = None
-                queue.messages.append(message)
-                queue.size_bytes += size_bytes
-                if size_bytes > BULK_BYTES:
-                    self.bulk += 1
-                count += 1
-                all_bytes += size_bytes
-            self._messages, self._size_bytes = count, all_bytes
+            for one in received:
+                has_dropped |= self._put(self._queue_of(one.publisher), one)
             filled = was_empty and (bool(self._turns) or has_dropped)
         if filled:
             self._when_filled()
 
+    def _put(self, queue: _Queue, one: Received) -> bool:
+        """Whether something of it had no room."""
+        messages, size_bytes = one.messages, one.size_bytes
+        # Those of a run that come before the last one count twice, as if each came by itself.
+        twice = 2 if messages > 1 else 1
+        if (
+            self._messages + queue.count + twice * messages > self._messages_max
+            or self.size_bytes + queue.size_bytes + twice * size_bytes > self._bytes_max
+        ):
+            if isinstance(one, RawRun):
+                return any([self._put(queue, each) for each in each_of((one,))])
+            queue.drop(one)
+            if queue.overflow is not None:
+                self._overflowed[queue] = None
+            return True
+        if not queue.messages and not queue.is_paused:
+            self._turns[queue] = None
+        queue.messages.append(one)
+        self._count(queue, messages, size_bytes)
+        if messages == 1 and size_bytes > BULK_BYTES:
+            self.large_messages += 1
+        return False
+
+    def _count(self, queue: _Queue, messages: int, size_bytes: int) -> None:
+        """So many more wait, or fewer."""
+        queue.count += messages
+        queue.size_bytes += size_bytes
+        self._messages += messages
+        self.size_bytes += size_bytes
+
     def pause(self, publisher: PublisherKey) -> None:
-        """Lets what comes of the publisher wait, until `go_on`; may be said again."""
+        """Lets what comes of the publisher wait, until `resume`; may be said again."""
         with self._lock:
             queue = self._queue_of(publisher)
             if not queue.is_paused:
@@ -142,7 +150,7 @@ class Inbox:
                 self._paused += 1
                 self._turns.pop(queue, None)
 
-    def go_on(self, publisher: PublisherKey) -> None:
+    def resume(self, publisher: PublisherKey) -> None:
         """Ends a pause, where there is one."""
         with self._lock:
             queue = self._queue_of(publisher)
@@ -157,77 +165,91 @@ class Inbox:
         if is_news and was_empty:
             self._when_filled()
 
-    def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[RawMessage]:
-        """The oldest messages of each publisher; never waits. Cost O(messages taken).
+    def take(self, messages_max: int, *, bytes_max: int = INBOX_BYTES_MAX) -> list[Received]:
+        """The oldest messages of each publisher; never waits. Cost O(runs and messages beside).
 
         Args:
             messages_max: how many at most, from 1.
             bytes_max: of their frames; one message is taken whatever its size.
         """
-        taken: list[RawMessage] = []
+        taken: list[Received] = []
         with self._lock:
-            is_small = self._messages <= messages_max and self._size_bytes <= bytes_max
+            is_small = self._messages <= messages_max and self.size_bytes <= bytes_max
             if is_small and not self._paused:
                 for queue in self._turns:
                     taken += queue.messages
                     queue.messages.clear()
-                    queue.size_bytes = 0
+                    queue.count = queue.size_bytes = 0
                 self._turns.clear()
-                self._messages = self._size_bytes = 0
+                self._messages = self.size_bytes = 0
                 return taken
-            room_bytes = bytes_max
-            while self._turns and len(taken) < messages_max:
+            room, room_bytes = messages_max, bytes_max
+            while self._turns and room:
                 queue = next(iter(self._turns))
-                room = min(INBOX_SHARE_MESSAGES, messages_max - len(taken))
-                used_bytes = self._take_share(queue, taken, room, room_bytes)
-                if not used_bytes:
+                share = min(INBOX_SHARE_MESSAGES, room)
+                messages, used_bytes = self._take_share(queue, taken, share, room_bytes)
+                if not messages:
                     break  # it is the first one's turn then
                 if queue.messages:
                     self._turns.move_to_end(queue)
                 else:
                     del self._turns[queue]
+                room -= messages
                 room_bytes -= used_bytes
         return taken
 
     def _take_share(
-        self, queue: _Queue, taken: list[RawMessage], room: int, room_bytes: int
-    ) -> int:
-        """Takes one publisher's share; returns its bytes, 0 where the next message does not fit."""
-        before, used_bytes, all_bytes = len(taken), 0, 0
-        while queue.messages and room and used_bytes < INBOX_SHARE_BYTES:
-            size_bytes = queue.messages[0].size_bytes
-            if taken and used_bytes + size_bytes > room_bytes:
+        self, queue: _Queue, taken: list[Received], room: int, room_bytes: int
+    ) -> tuple[int, int]:
+        """Takes one publisher's share; returns how many messages, none where the next one does not
+        fit, and their bytes.
+        """
+        used, used_bytes = 0, 0
+        waiting = queue.messages
+        while waiting and used < room and used_bytes < INBOX_SHARE_BYTES:
+            one = waiting[0]
+            messages = self._fitting(one, room - used, used_bytes, room_bytes)
+            if not messages and taken:
                 break
-            taken.append(queue.messages.popleft())
-            room -= 1
-            all_bytes += size_bytes
+            messages = messages or 1  # whatever its size
+            if isinstance(one, RawRun) and messages < one.messages:
+                waiting[0] = one.after(messages)
+                one = one.first(messages)
+            else:
+                waiting.popleft()
+            size_bytes = one.size_bytes
+            taken.append(one)
+            used += one.messages
             used_bytes += size_bytes or 1
-        self._messages -= len(taken) - before
-        self._size_bytes -= all_bytes
-        queue.size_bytes -= all_bytes
-        return used_bytes
+            self._count(queue, -one.messages, -size_bytes)
+        return used, used_bytes
 
-    def give_back(self, messages: Sequence[RawMessage]) -> None:
+    def _fitting(self, one: Received, room: int, used_bytes: int, room_bytes: int) -> int:
+        """How many of these messages still fit a share."""
+        left_bytes = room_bytes - used_bytes
+        if isinstance(one, RawRun):
+            return one.run.fitting(room, INBOX_SHARE_BYTES - used_bytes, left_bytes)
+        return int(one.size_bytes <= left_bytes)
+
+    def give_back(self, received: Sequence[Received]) -> None:
         """Puts messages that were taken back to where they were: the next ones of their publishers,
-        whose turn it is next. Cost O(messages).
+        whose turn it is next. Cost O(runs and messages beside).
         """
         with self._lock:
-            for message in reversed(messages):
-                queue = self._queue_of(message.publisher)
+            for one in reversed(received):
+                queue = self._queue_of(one.publisher)
                 if not queue.is_paused:
                     self._turns[queue] = None
                     self._turns.move_to_end(queue, last=False)
-                queue.messages.appendleft(message)
-                queue.size_bytes += message.size_bytes
-                self._messages += 1
-                self._size_bytes += message.size_bytes
+                queue.messages.appendleft(one)
+                self._count(queue, one.messages, one.size_bytes)
 
     def is_filling(self, publisher: PublisherKey) -> bool:
         """Whether what waits of the publisher is most of what it may use now."""
         with self._lock:
             queue = self._queue_of(publisher)
-            messages = self._messages + len(queue.messages)
-            size_bytes = self._size_bytes + queue.size_bytes
+            messages = self._messages + queue.count
+            size_bytes = self.size_bytes + queue.size_bytes
         return (
             messages > INBOX_HELD_BACK_RATIO * self._messages_max
             or size_bytes > INBOX_HELD_BACK_RATIO * self._bytes_max
@@ -269,8 +291,7 @@ class Inbox:
             self._turns.pop(queue, None)
             self._overflowed.pop(queue, None)
             self._paused -= queue.is_paused
-            self._messages -= len(queue.messages)
-            self._size_bytes -= queue.size_bytes
+            self._count(queue, -queue.count, -queue.size_bytes)
             if queue.dropped:  # that is counted since the start
                 self._queue_of(publisher).dropped = queue.dropped
 
@@ -285,8 +306,3 @@ class Inbox:
     def __bool__(self) -> bool:
         """Whether there is something to take."""
         return bool(self._turns)
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of the frames of all waiting messages."""
-        return self._size_bytes

@@ -46,7 +46,8 @@ class LinkBytes:
         self._headers_bytes = MESSAGE_HEADERS_BYTES + CURVE_HEADERS_BYTES * is_encrypted
         self._counted = False
         self._delivered_bytes = self._delivered = 0  # of the link; messages
-        self._total_bytes = 0  # that had come of the link at the last look
+        self._watched_bytes = 0  # that had come of the link when it was last asked for a breach
+        self._is_begun = False  # much of a message had come then
         self._memory_bytes = 0  # of the process, when nothing much of a message had come
         self._begun_at = 0.0  # monotonic seconds
 
@@ -55,7 +56,8 @@ class LinkBytes:
         self._received.follow(descriptor)
         self._counted, self._begun_at = False, self._clock()
         self.life.begin(self._begun_at)
-        self._delivered_bytes = self._delivered = self._total_bytes = 0
+        self._delivered_bytes = self._delivered = self._watched_bytes = 0
+        self._is_begun = False
         self._memory_bytes = _MEMORY.now_bytes()
 
     def close(self) -> None:
@@ -68,11 +70,19 @@ class LinkBytes:
         self._delivered += messages
         self._delivered_bytes += size_bytes + self._headers_bytes * messages
 
-    def brings_much(self) -> bool:
-        """Whether more has come since the last call than heartbeats and a few messages; 6 us."""
+    def brings_much(self, memory_bytes: int) -> bool:
+        """Whether more has come since `breach` was last asked for than heartbeats and a few
+        messages; 6 us.
+
+        Args:
+            memory_bytes: that the process takes now, or shortly before.
+        """
         total, _ = self._look()
-        before, self._total_bytes = self._total_bytes, total
-        return total - before >= LINK_LOOK_BYTES
+        if total - self._watched_bytes >= LINK_LOOK_BYTES:
+            return True
+        if not self._is_begun:
+            self._memory_bytes = memory_bytes
+        return False
 
     def _look(self) -> tuple[int, int]:
         """What has come in all, and what libzmq has taken of it, ZMTP's own included."""
@@ -82,6 +92,8 @@ class LinkBytes:
         if seen is None:
             return 0, 0
         self.life.look(before, self._clock(), seen, waiting)
+        if self.life.is_unanswered:
+            self._received.end()
         return seen.total_bytes, seen.total_bytes - waiting
 
     def breach(self, *, has_arrived: bool) -> str:
@@ -90,7 +102,7 @@ class LinkBytes:
         Args:
             has_arrived: whether a whole message waits; else it is an unfinished one.
         """
-        _, taken = self._look()
+        self._watched_bytes, taken = self._look()
         if has_arrived:
             waiting = taken - self._delivered_bytes
             message_bytes = self._delivered_bytes // max(self._delivered, 1) or self._headers_bytes
@@ -106,7 +118,8 @@ class LinkBytes:
             return f"{unfinished} bytes of a message without an end"
         # Of many small frames each takes some tenfold in memory of what it is on the wire.
         memory_bytes = _MEMORY.now_bytes()
-        if unfinished <= LINK_UNFINISHED_BYTES:
+        self._is_begun = unfinished > LINK_UNFINISHED_BYTES
+        if not self._is_begun:
             self._memory_bytes = memory_bytes
         elif memory_bytes - self._memory_bytes > LINK_GROWN_BYTES_MAX:
             grown = memory_bytes - self._memory_bytes

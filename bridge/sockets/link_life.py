@@ -11,7 +11,7 @@ Times are monotonic seconds of this process.
 import math
 from typing import Final
 
-from bridge.bounds import LINK_SILENT_S, LINK_UNHEARD_S, LINK_WATCH_S
+from bridge.bounds import LINK_SILENT_S, LINK_UNANSWERED_MS, LINK_UNHEARD_S, LINK_WATCH_S
 from bridge.sockets.received_bytes import LinkProgress
 
 LINK_LOOK_S: Final = 2.0  # between two looks at a link that is up, whatever it brings
@@ -23,6 +23,7 @@ class LinkLife:
     Attributes:
         is_silent: whether something was sent over the link LINK_SILENT_S ago, and nothing has come
             since.
+        is_unanswered: whether that was LINK_UNANSWERED_MS ago: the link is to be ended.
         asked_at: when the first thing was sent that was not answered yet; None for nothing.
         is_drained: whether libzmq had taken all that had come.
         known_until: all that the peer had sent by then is with libzmq, as far as can be known
@@ -35,6 +36,7 @@ class LinkLife:
         "asked_at",
         "is_drained",
         "is_silent",
+        "is_unanswered",
         "known_until",
     )
 
@@ -43,7 +45,8 @@ class LinkLife:
 
     def begin(self, now: float) -> None:
         """The link is another one now."""
-        self.is_silent, self.is_drained = False, True
+        self.is_silent = self.is_unanswered = False
+        self.is_drained = True
         self.asked_at: float | None = None
         self.known_until = math.inf
         self._drained_at = now
@@ -74,16 +77,19 @@ class LinkLife:
             seen: see `ReceivedBytes.progress`.
             waiting_bytes: that have come, and libzmq has not taken.
         """
-        if seen.total_bytes != self._total_bytes or seen.received_ago_s <= seen.sent_ago_s:
-            self._total_bytes, self.asked_at = seen.total_bytes, None
-        if seen.received_ago_s > seen.sent_ago_s and self.asked_at is None:
-            self.asked_at = after - seen.sent_ago_s
-        self.is_silent = self.asked_at is not None and before - self.asked_at >= LINK_SILENT_S
+        total_bytes, sent_ago_s, received_ago_s = seen
+        if total_bytes != self._total_bytes or received_ago_s <= sent_ago_s:
+            self._total_bytes, self.asked_at = total_bytes, None
+        if received_ago_s > sent_ago_s and self.asked_at is None:
+            self.asked_at = after - sent_ago_s
+        unanswered_s = 0.0 if self.asked_at is None else before - self.asked_at
+        self.is_silent = unanswered_s >= LINK_SILENT_S
+        self.is_unanswered = unanswered_s >= LINK_UNANSWERED_MS / 1000
         self.is_drained = not waiting_bytes
         if self.is_drained:
             self._drained_at = before
         self.known_until = math.inf  # of a silent one nothing is known
         if not self.is_silent:
-            self.known_until = before - seen.received_ago_s + LINK_UNHEARD_S
+            self.known_until = before - received_ago_s + LINK_UNHEARD_S
         if not self.is_drained:
             self.known_until = min(self.known_until, self._drained_at)

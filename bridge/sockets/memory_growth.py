@@ -17,18 +17,21 @@ class MemoryGrowth:
     """Compares the process's memory with what it was; one owner.
 
     Where the system does not tell (it is not Linux), it never grows.
+
+    Attributes:
+        latest_bytes: what it took at the last call of `take`.
     """
 
     def __init__(self, path: str = "/proc/self/statm") -> None:
         self._descriptor: int | None = None
         with suppress(OSError):
             self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._bytes = self._read()
+        self.latest_bytes = self._read()
 
     def take(self) -> int:
         """By how many bytes it has grown since the last call; 0 where it has shrunk. 2 us."""
-        before, self._bytes = self._bytes, self._read()
-        return max(0, self._bytes - before)
+        before, self.latest_bytes = self.latest_bytes, self._read()
+        return max(0, self.latest_bytes - before)
 
     def now_bytes(self) -> int:
         """What it takes now; 0 where the system does not tell. 2 us."""

@@ -2,18 +2,20 @@
 
 Both call libzmq, and say the same. pyzmq gives the interpreter's lock up for each frame, and waits
 for it again; the kernel calls libzmq's functions, of the library that pyzmq has loaded, by their
-addresses, for as many messages as there are.
+addresses, for as many messages as there are. Messages of the usual form it leaves in one buffer, as
+a run; what is large or of another form is an object of its own.
 """
 
 import ctypes
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 import zmq
 
+from schemas.arrays import MessageRun
 from schemas.clock import REAL_CLOCK
-from schemas.limits import MESSAGE_FRAMES_MAX
+from schemas.limits import BULK_BYTES, MESSAGE_FRAMES_MAX
 
 _FUNCTIONS: Final = (
     "zmq_msg_init",
@@ -32,16 +34,18 @@ class TakenMessages(NamedTuple):
     """What was taken from a socket.
 
     Attributes:
-        messages: the frames of each.
-        sizes: the bytes of each.
+        items: the frames of a message each, or several messages as a run.
+        sizes: the bytes of each item.
+        messages: how many there are.
         size_bytes: of all of them.
         is_all: whether nothing more had arrived.
         is_broken: whether the last one has more than MESSAGE_FRAMES_MAX frames; the others are
             still to come.
     """
 
-    messages: list[list[bytes]]
+    items: Sequence[list[bytes] | MessageRun]
     sizes: list[int]
+    messages: int
     size_bytes: int
     is_all: bool
     is_broken: bool
@@ -63,7 +67,6 @@ class MessageReader(Protocol):
 
         Args:
             socket: of the calling thread.
-            messages_max: that are taken.
             bytes_max: after which no further one is taken.
             seconds: the same in time.
 
@@ -100,13 +103,14 @@ class PlainReader:
             try:
                 frames, is_broken = _receive(socket)
             except zmq.Again:
-                return TakenMessages(messages, sizes, size_bytes, is_all=True, is_broken=False)
+                is_broken = False
+                return TakenMessages(messages, sizes, len(messages), size_bytes, True, is_broken)
             messages.append(frames)
             sizes.append(sum(map(len, frames)))
             size_bytes += sizes[-1]
             if self._clock() >= until:
                 break
-        return TakenMessages(messages, sizes, size_bytes, is_all=False, is_broken=is_broken)
+        return TakenMessages(messages, sizes, len(messages), size_bytes, False, is_broken)
 
 
 def _receive(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:
@@ -126,9 +130,6 @@ def _receive(socket: "zmq.Socket[bytes]") -> tuple[list[bytes], bool]:
 class NativeReader:
     """Reads by the kernel.
 
-    Args:
-        native: the kernel's `SocketReader`.
-
     Raises:
         AttributeError, OSError: libzmq's functions were not found, or are of another major version.
     """
@@ -142,7 +143,7 @@ class NativeReader:
         addresses = [
             ctypes.cast(getattr(functions, name), ctypes.c_void_p).value or 0 for name in _FUNCTIONS
         ]
-        self._native = native(addresses, MESSAGE_FRAMES_MAX)
+        self._native = native(addresses, MESSAGE_FRAMES_MAX, BULK_BYTES)
 
     def read(
         self,

@@ -5,10 +5,11 @@ inproc pair; each waits for its answer.
 
 A turn costs what has happened, not what is followed: the system tells which descriptors have
 something to say, where libzmq's own poll asks every socket. A descriptor tells of a change only
-once (`PublisherConnection.pending`), and each link is looked at when that is due (`look_at`): one
-that is up every LINK_LOOK_S, or as soon as it has brought much, one whose engine is away as often
-as that is asked for. What a link brings of a message that has no end shows nowhere but in the
-memory of the process: that is looked at every LINK_GROWTH_LOOK_S.
+once (`PublisherConnection.pending`), and each link is looked at when that is due: one that is up
+within LINKS_LOOK_S, by a look that costs little unless it has brought much (`is_at_rest`), one
+whose engine is away as often as that is asked for (`look_at`). What a link brings of a message that
+has no end shows nowhere but in the memory of the process: that is looked at every
+LINK_GROWTH_LOOK_S.
 """
 
 import heapq
@@ -26,13 +27,19 @@ from typing import Final
 
 import zmq
 
-from bridge.bounds import LINK_WATCH_S, RECEIVE_BURST_MAX, SUBSCRIBER_ERROR_PAUSE_S
+from bridge.bounds import (
+    LINK_SILENT_S,
+    LINK_WATCH_S,
+    RECEIVE_BURST_MAX,
+    SUBSCRIBER_ERROR_PAUSE_S,
+)
 from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.sockets.bounds import SUBSCRIBER_TURN_S
 from bridge.sockets.connection import PublisherConnection, descriptor_of
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.memory_growth import MemoryGrowth
 from bridge.sockets.probing import LinkProbes
+from bridge.sockets.raw_message import count_of
 from bridge.sockets.reader import MessageReader, PlainReader
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import OpenFilesError, RegistrationConflictError
@@ -47,8 +54,13 @@ from schemas.limits import (
 )
 from schemas.registration import Registration
 
-LINKS_WATCHED_MAX: Final = 256  # links at once; of those that are up, as many as it takes
+LINKS_WATCHED_MAX: Final = 256  # links at once
 LINKS_LOOK_S: Final = 1.0  # all that are up are looked at within this
+LINKS_LOOK_MIN: Final = 16  # of them at once, where that takes less: so often a few are
+
+assert LINKS_LOOK_S + LINK_WATCH_S < LINK_SILENT_S, (
+    "who is silent is seen to be asked before the time to answer is over"
+)
 
 _SOCKETS_PER_PUBLISHER: Final = 3  # SUB, and both ends of its monitor
 _WAKE_ADDRESS: Final = "inproc://wake"
@@ -63,9 +75,7 @@ class Subscriber:
     `unexpected_errors`, and the loop continues.
 
     Args:
-        inbox: where messages go.
         reader: of sockets; pyzmq's where none is given.
-        clock: of the process.
     """
 
     def __init__(
@@ -85,7 +95,8 @@ class Subscriber:
         ] = []  # a heap: when each is looked at again
         self._looks = count()
         self._to_check: list[PublisherConnection] = []  # in this round
-        self._checked_at_once = LINKS_WATCHED_MAX
+        self._round_at = 0.0  # the next one begins no sooner, were nobody left to look at
+        self._checked_at_once = LINKS_LOOK_MIN
         self._changed: dict[PublisherConnection, None] = {}  # likewise
         self._changed_lock = threading.Lock()
         self._commands: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -218,6 +229,8 @@ class Subscriber:
                 self._turn()
             except BaseException:  # noqa: BLE001 -- nobody would notice that the thread has ended
                 self.unexpected_errors += 1
+                # What a descriptor has told of them is not told again.
+                self._pending |= dict.fromkeys(self._connections.values())
                 with suppress(BaseException):
                     self._pause()
         self._close()
@@ -259,12 +272,12 @@ class Subscriber:
         """How many messages the connection had."""
         if connection.closed:
             return 0  # renewed, or gone
-        messages = connection.receive()
-        self._inbox.put(messages)
-        if messages or connection.behind_since is not None:
+        received = connection.receive()
+        self._inbox.put(received)
+        if received or connection.behind_since is not None:
             self._mark(connection)
         self._note(connection)
-        return len(messages)
+        return count_of(received)
 
     def _mark(self, connection: PublisherConnection) -> None:
         with self._changed_lock:
@@ -299,10 +312,12 @@ class Subscriber:
             finally:
                 self._look_later(connection)
 
-        if not self._to_check:
+        if not self._to_check and now >= self._round_at:
+            at_once = LINKS_LOOK_MIN / LINK_WATCH_S
+            self._round_at = now + min(len(self._connections) / at_once, LINKS_LOOK_S)
             self._to_check = [one for one in self._connections.values() if one.connected]
             in_time = math.ceil(len(self._to_check) * LINK_WATCH_S / LINKS_LOOK_S)
-            self._checked_at_once = max(LINKS_WATCHED_MAX, in_time)
+            self._checked_at_once = max(LINKS_LOOK_MIN, in_time)
         checked = self._to_check[-self._checked_at_once :]
         del self._to_check[-self._checked_at_once :]
         for connection in checked:
@@ -312,12 +327,12 @@ class Subscriber:
         was_silent, was_open = connection.life.is_silent, connection.life.is_open
         if connection.closed:
             return
-        brings_much = connection.brings_much()
+        is_to_be_watched = connection.is_to_be_watched(self._growth.latest_bytes)
         if connection.life.is_silent != was_silent or connection.life.known_until < self._turned_at:
             self._mark(connection)
         if connection.life.is_open and not was_open:
             self._look_later(connection)
-        if brings_much:
+        if is_to_be_watched:
             self._watch(connection)
 
     def _look_at_what_brings_much(self) -> None:
@@ -327,8 +342,8 @@ class Subscriber:
                 self._check(connection)
 
     def _look_later(self, connection: PublisherConnection) -> None:
-        at = connection.look_at
         connection.look_number = next(self._looks)  # the only one that counts
+        at = None if connection.is_at_rest else connection.look_at
         if at is not None and not connection.closed:
             heapq.heappush(self._due, (at, connection.look_number, connection))
 

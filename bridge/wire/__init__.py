@@ -7,8 +7,8 @@ entry in `SOURCES`:
     open_source   makes the decoder of one publisher's messages
 
 What else is known of kinds stands in `schemas.registration.PUBLISHER_KINDS`. A kind that publishes
-tokens by ZMQ takes no more; CONTRIBUTING.md names what others take, and docs/compatibility.md shows
-how, by an example.
+tokens by ZMQ takes no more; CONTRIBUTING.md names what others take, and docs/publishers.md shows
+how, by two examples.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from xxhash import xxh3_64_intdigest
 from bridge.wire import dynamo, mooncake, sglang, trtllm, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
-from schemas.arrays import ArrayPacker
+from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import BatchError
 from schemas.registration import PublisherKind, Registration
 
@@ -47,13 +47,13 @@ class MessageDecoder(Protocol):
         ...
 
     def decode_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
     ) -> DecodedRun | None:
         """As many of the first messages as are plain batches that follow on one another, at a
         fraction of what each costs alone; None where `decode` has to look at the first.
 
         Args:
-            messages: their frames.
+            messages: their frames, or a run.
             sequence: that the first is to have.
             bytes_max: of their events.
         """
@@ -91,7 +91,7 @@ class _UnknownKind:
         return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), unusable)
 
     def decode_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
     ) -> DecodedRun | None:
         """See `MessageDecoder`."""
         return None

@@ -23,6 +23,7 @@ and more than BATCH_APART_EVENTS_MAX or BATCH_APART_VALUES_MAX in all, or more t
 malformed ones or BATCH_TOLERATED_MAX with unknown fields, is undecodable.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import isfinite
@@ -35,7 +36,7 @@ from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, EVENT_FIELDS_MA
 from bridge.wire.batch_parts import EventRun, parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.fields import TIER_CLEARED, Origin, media_bit
+from bridge.wire.fields import TIER_CLEARED, Origin, media_bit, taken_back_bits
 from bridge.wire.forms import (
     ArrayBatch,
     ClearedEvent,
@@ -55,7 +56,7 @@ from bridge.wire.opaque import (
     read_opaque,
     tag_of,
 )
-from schemas.arrays import ArrayPacker
+from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import (
     BatchError,
     EventError,
@@ -85,7 +86,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
-from schemas.positions import DESCRIBED, SHARES, TAKEN_BACK, UNSIZED
+from schemas.positions import SAYS_ALL_GONE, SHARES, UNSIZED
 from schemas.registration import Registration
 
 # A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
@@ -110,7 +111,6 @@ class DecodedBatch(NamedTuple):
         sequence: the publisher's number for it, 0..2**63-1.
         digest: of the payload, comparable within this process.
         engine_time: the engine's timestamp, Unix seconds; None where the batch was unusable.
-        event_count: how many events could be used.
         clears: whether one of them says that the publisher holds nothing any more, on any medium.
         run: those events one after the other, as a record has them; b"" where there are `parts`.
         dropped: an `EventError` for each event that could not be used, or one `BatchError`: the
@@ -193,16 +193,6 @@ def is_unsized(event: BlockEvent) -> bool:
     )
 
 
-def is_beside_gpu(event: StoredBlocks | RemovedBlocks) -> bool:
-    """Whether it is of another tier of the publisher's own than its GPU."""
-    return event.medium is not Medium.GPU and not event.shared
-
-
-def takes_back(event: BlockEvent) -> bool:
-    """Whether it removes blocks from one."""
-    return isinstance(event, RemovedBlocks) and bool(event.hashes) and is_beside_gpu(event)
-
-
 def first_block_of(event: BlockEvent) -> bytes:
     """What it calls the first block of a prompt that it stores on the GPU; b"" for none."""
     if not _is_own(event) or event.parent is not None or event.medium is not Medium.GPU:
@@ -278,7 +268,6 @@ class BatchDecoder:
 
     Args:
         registration: adds what events leave out; its rank must be that of the batches.
-        packer: of hashes and tokens.
         forms: what the engine's versions may send, the likeliest first.
         scopeless_tiers: see `ArrayPacker.batch_packer`; the forms do the same.
 
@@ -330,7 +319,7 @@ class BatchDecoder:
             return DecodedBatch.unusable(sequence, xxh3_64_intdigest(payload), _alone(error))
 
     def decode_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
     ) -> DecodedRun | None:
         """See `MessageDecoder`."""
         if self._packer is None:
@@ -339,7 +328,7 @@ class BatchDecoder:
         digests, engine_time, count, run, lora_names, media, first_blocks = packed
         if not digests or not self._know(lora_names):
             return None
-        return DecodedRun(digests, engine_time, count, run, media, first_blocks)
+        return DecodedRun(array("Q", digests), engine_time, count, run, media, first_blocks)
 
     def _check_size(self, payload: bytes) -> int:
         """Raises where it is too large; returns how many values a large one has, 0 for others."""
@@ -408,14 +397,18 @@ class BatchDecoder:
         how its engine offloads.
         """
         if self._origin.registration.is_pool:  # whose clear is of all, and so its end
-            return 0
+            return SAYS_ALL_GONE if wire_event.says_all_gone else 0
+        name = wire_event.medium_name
         stores = [event for event in made if isinstance(event, StoredBlocks)]
         if not stores:
-            return TAKEN_BACK if any(map(takes_back, made)) else 0
+            removed = [one for one in made if isinstance(one, RemovedBlocks) and one.hashes]
+            if not removed:
+                return 0
+            is_shared = removed[0].shared
+            return taken_back_bits(name, is_owned=wire_event.is_owned, is_shared=is_shared)
         shared = SHARES if stores[0].shared else 0
         unsized = UNSIZED if any(map(is_unsized, stores)) else 0
-        described = DESCRIBED if wire_event.describes and is_beside_gpu(stores[0]) else 0
-        return media_bit(wire_event.medium_name) | shared | unsized | described
+        return media_bit(name) | shared | unsized | wire_event.stored_bits
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:
         """The numbers of the events; None where such engines give them none."""

@@ -6,10 +6,10 @@ engine sends in one message. What the parts say, one after the other, is what th
 - An event that is too large by itself becomes several. Stored blocks then follow on the last one of
   those before by its hash: where an engine has given that to two blocks, which the kernel counts as
   `hash_conflict`, they may follow on the other one.
-- A placeholder may name a block that the same batch has removed before
-  (`streams.kernel.tier_moves`): both stay in one part. Many blocks that move so are cut by blocks,
-  not by events: each part has the removals and then the placeholders of some of them. Only where
-  other events stand in between, a part may be larger.
+- A placeholder, and what a chain on another tier hangs on, may name a block that the same batch has
+  removed before (`streams.kernel.tier_moves`): both stay in one part. Many blocks that move so are
+  cut by blocks, not by events: each part has the removals and then the placeholders of some of
+  them. Only where other events stand in between, as such chains do, a part may be larger.
 
 The same batch gives the same parts, so that a fold which has some of them can go on with those that
 another bridge writes (`schemas.records.Part`).
@@ -29,7 +29,7 @@ from schemas.events import (
     StoredBlocks,
     decode_run,
     encode_run,
-    is_placeholder,
+    named_again,
 )
 
 _SPREAD: Final = 0x9E37_79B9_7F4A_7C15
@@ -43,7 +43,6 @@ class EventRun(NamedTuple):
     """Some events of a batch, in order.
 
     Attributes:
-        events: how many.
         encoded: one after the other, by `schemas.events.encode_run`.
     """
 
@@ -62,7 +61,6 @@ def split_run(run: bytes, count: int, bytes_max: int) -> list[EventRun]:
 
     Args:
         run: its events, by `schemas.events.encode_run`.
-        count: how many.
         bytes_max: of a part, as far as that can be; 1 or more.
     """
     pieces = [
@@ -193,8 +191,8 @@ def _can_be_cut(event: StoredBlocks | RemovedBlocks) -> bool:
 def _joined(events: Sequence[BlockEvent]) -> list[bool]:
     """Whether each event has to be in one part with the one before it.
 
-    A placeholder goes with the first removal of its block, since any of several may be the one that
-    took it: the others named a tier on which it was not.
+    What names a block again goes with the first removal of it, since any of several may be the one
+    that took it: the others named a tier on which it was not.
     """
     removed_at: dict[tuple[int, int], int] = {}
     begin, end = [0] * (len(events) + 1), [0] * (len(events) + 1)
@@ -202,8 +200,8 @@ def _joined(events: Sequence[BlockEvent]) -> list[bool]:
         if isinstance(event, RemovedBlocks):
             for number in _numbers(event.hashes):
                 removed_at.setdefault((event.group, number), at)
-        elif isinstance(event, StoredBlocks) and is_placeholder(event):
-            for number in _numbers(event.hashes):
+        elif isinstance(event, StoredBlocks):
+            for number in _numbers(named_again(event)):
                 since = removed_at.get((event.group, number))
                 if since is not None:
                     begin[since + 1] += 1

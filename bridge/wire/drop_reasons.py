@@ -13,7 +13,6 @@ class DropReason(StrEnum):
     INBOX_FULL = "inbox_full"
     HELD_FULL = "held_full"
     EARLIER_INCARNATION = "earlier_incarnation"  # it waited; its process is gone, and its blocks
-    UNREGISTERED = "unregistered"
     # A replay: nothing more of it is taken, since it is of another publisher.
     REPLAY_DIFFERS = "replay_differs"
     # The batch; a gap stands for it, unless the publisher is degraded by an earlier one.

@@ -17,8 +17,16 @@ our prefix hash chains (`StoredBlocks.token_hashes`). A LoRA, a cache salt and i
 so that such blocks match no plain prompt; which adapter it is the event does not say.
 
 A worker passes all stores of a block on, but of its removals only the last one: so a block that is
-stored again is not counted twice (`StoredBlocks.reported`). Nor is one on `disk` and on `external`,
-which are one tier here: where a worker has used both, a removal from one says nothing of the other.
+stored again is not counted twice (`StoredBlocks.reported`). That is right of an engine that removes
+each copy; one that announces again what it holds, and removes it once, leaves a block of which the
+worker says nothing more. Nor is one counted twice on `disk` and on `external`, which are one tier
+here: where a worker has used both, a removal from one says nothing of the other.
+
+A clear has the tier `device`, whatever the engine cleared: vLLM its GPU, others all that they hold.
+Which engine it is the events do not say, nor whether its other tiers say what is gone from them. So
+both are as of vLLM (`bridge.publisher.media`).
+
+Of a store without tokens, as vLLM names what it offloads, a worker passes on one without blocks.
 
 Several workers behind one address, as of a broker, cannot be told apart: each worker's own address
 is registered. The ranks of one may come in one stream: each is registered, and reads what is its
@@ -40,7 +48,7 @@ import msgspec
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventId
-from bridge.wire.fields import media_bit
+from bridge.wire.fields import media_bit, stored_bits, taken_back_bits
 from bridge.wire.known_part import KnownPart, known_part
 from bridge.wire.opaque import DECODING_ERRORS, either
 from bridge.wire.single_events import (
@@ -50,10 +58,11 @@ from bridge.wire.single_events import (
     json_events,
     with_unknown,
 )
-from schemas.arrays import ArrayPacker, hash_to_u64
+from schemas.arrays import ArrayPacker, MessageRun, hash_to_u64
 from schemas.errors import BatchError, EventError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
+from schemas.positions import UNSIZED
 from schemas.registration import DYNAMO, Registration
 
 KIND: Final = DYNAMO
@@ -71,6 +80,9 @@ _MEDIA: Final = {
     "disk": Medium.DISK,
     "external": Medium.DISK,
 }
+
+_NAMES: Final = {"host_pinned": "CPU"}
+"""What other engines call such a tier; of the others it is the same."""
 
 
 class _Envelope(msgspec.Struct):
@@ -177,7 +189,7 @@ class _Reader:
         )
 
     def decode_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
     ) -> DecodedRun | None:
         """See `MessageDecoder`: each is decoded alone."""
         return None
@@ -195,15 +207,15 @@ class _Reader:
         if rank != self._registration.dp_rank:
             return ReadEvent((), event_id, routed.worker_id, other_rank=rank, start=start)
         event = self._canonical(routed, sequence)
-        bit = media_bit(routed.storage_tier)
-        read = ReadEvent(
-            [event],
-            event_id,
-            routed.worker_id,
-            start=start,
-            media=bit if isinstance(event, StoredBlocks) else 0,
-            settled=bit if isinstance(event, RemovedBlocks) else 0,
-        )
+        name = _NAMES.get(routed.storage_tier, routed.storage_tier)
+        read = ReadEvent([event], event_id, routed.worker_id, start=start)
+        if isinstance(event, StoredBlocks) and not event.hashes:
+            # Blocks without their tokens, which its publisher has kept back.
+            read = read._replace(media=UNSIZED if media_bit(name) else 0)
+        elif isinstance(event, StoredBlocks):
+            read = read._replace(media=media_bit(name) | stored_bits(name, has_tokens=True))
+        elif isinstance(event, RemovedBlocks):
+            read = read._replace(media=taken_back_bits(name), settled=media_bit(name))
         return with_unknown(read, part)
 
     def _canonical(self, routed: _RouterEvent, sequence: int) -> BlockEvent:

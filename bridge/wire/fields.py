@@ -21,6 +21,20 @@ from schemas.limits import (
     LORA_NAMES_MAX,
     NAME_BYTES_MAX,
 )
+from schemas.positions import (
+    DESCRIBED,
+    DISK_STORED,
+    DISK_TAKEN_BACK_SHIFT,
+    LOWER_DESCRIBED,
+    LOWER_TAKEN_BACK,
+    OUTLIVING,
+    OWNED_ON_CPU,
+    OWNED_ON_CPU_TAKEN_BACK,
+    OWNED_ON_DISK,
+    OWNED_ON_DISK_TAKEN_BACK,
+    SHARED_TAKEN_BACK,
+    TAKEN_BACK,
+)
 from schemas.registration import Registration
 
 NIL: Final = msgspec.Raw(b"\xc0")
@@ -66,8 +80,6 @@ class Origin(NamedTuple):
     """What is known of a publisher.
 
     Attributes:
-        packer: of hashes and tokens.
-        registration: adds what its events leave out.
         lora_names: those that its events have named: each makes a context of the table.
     """
 
@@ -101,6 +113,37 @@ def medium_of(name: str | None) -> Medium:
 def media_bit(name: str | None) -> int:
     """Which of the names of its tier it is; 0 where that has no other, or it is none."""
     return 0 if name is None else _MEDIA_BITS.get(name.partition(":")[0].upper(), 0)
+
+
+def stored_bits(name: str | None, *, has_tokens: bool, is_owned: bool = False) -> int:
+    """What a store by this name, which says nothing of extra keys, tells of what is to be taken
+    back there (`schemas.positions.never_taken_back`).
+    """
+    bit = media_bit(name)
+    if bit & OUTLIVING:
+        return OWNED_ON_DISK if is_owned else DISK_STORED
+    if not bit or not has_tokens:
+        return 0
+    if is_owned:
+        return OWNED_ON_CPU
+    return LOWER_DESCRIBED if _is_lower(name) else DESCRIBED
+
+
+def taken_back_bits(name: str | None, *, is_owned: bool = False, is_shared: bool = False) -> int:
+    """What a removal by this name tells of it."""
+    bit = media_bit(name)
+    if not bit:
+        return 0
+    if is_owned:
+        return OWNED_ON_DISK_TAKEN_BACK if bit & OUTLIVING else OWNED_ON_CPU_TAKEN_BACK
+    shared = SHARED_TAKEN_BACK if is_shared else 0
+    if bit & OUTLIVING:
+        return shared | bit << DISK_TAKEN_BACK_SHIFT
+    return shared | (LOWER_TAKEN_BACK if _is_lower(name) else TAKEN_BACK)
+
+
+def _is_lower(name: str | None) -> bool:
+    return name is not None and name.startswith("cpu")
 
 
 def media_of(bits: int) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Final, Generic, NamedTuple, Protocol, Ty
 import msgspec
 
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.fields import NIL, Origin, is_nil, medium_of
+from bridge.wire.fields import NIL, Origin, is_nil, medium_of, stored_bits
 from bridge.wire.opaque import is_empty
 from schemas.errors import EventError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
@@ -42,10 +42,22 @@ class WireEvent(msgspec.Struct, gc=False):
         return False
 
     @property
-    def describes(self) -> bool:
-        """Whether it names blocks that it stores by their tokens alone, without extra keys."""
-        tokens = getattr(self, "token_ids", NIL)
-        return not is_empty(tokens) and is_nil(getattr(self, "extra_keys", NIL))
+    def is_owned(self) -> bool:
+        """Whether it names who owns its blocks, beside the engine."""
+        return not is_nil(getattr(self, "ownership", NIL))
+
+    @property
+    def stored_bits(self) -> int:
+        """See `bridge.wire.fields.stored_bits`; of a store."""
+        if not is_nil(getattr(self, "extra_keys", NIL)):
+            return 0
+        has_tokens = not is_empty(getattr(self, "token_ids", NIL))
+        return stored_bits(self.medium_name, has_tokens=has_tokens, is_owned=self.is_owned)
+
+    @property
+    def says_all_gone(self) -> bool:
+        """Whether its form is of a pool's master that says of every object that it is gone."""
+        return False
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """The event as `schemas.events` has it.
@@ -87,9 +99,14 @@ class UnknownStore(WireEvent):
         return self.event.medium_name
 
     @property
-    def describes(self) -> bool:
+    def stored_bits(self) -> int:
         """See `WireEvent`."""
-        return self.event.describes
+        return self.event.stored_bits
+
+    @property
+    def says_all_gone(self) -> bool:
+        """See `WireEvent`."""
+        return self.event.says_all_gone
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

@@ -8,8 +8,9 @@ which it has the blocks, as it does for log-probabilities of prompts, sends the 
 further copies, each of which it removes.
 
 SGLang with LMCache or FlexKV (0.5.9 to 0.5.23, read) announces the pages of a node once more when
-it has fetched what follows on them, wherever they hang, and removes them once. Of pages up to
-0.5.17 two that have different salts have one name, and are two.
+it has fetched what follows on them, wherever they hang, and removes them once. So do hybrid models
+with HiCache (0.5.20 to 0.5.23, read) of pages in host memory, where a state behind them is backed
+up. Of pages up to 0.5.17 two that have different salts have one name, and are two.
 
 So the registration says it, or the event itself (`origin`), or it stays undecided: events are
 marked as `reported`, or as `undecided` (`schemas.events.StoredBlocks`); what follows from that the
@@ -43,7 +44,7 @@ class HitReports(NamedTuple):
 
     Attributes:
         roots: what chains are that begin a prompt.
-        all_chains: whether those that hang on a block are the same.
+        all_chains: whether those that hang on a block are the same, and those on other tiers.
     """
 
     roots: Roots
@@ -67,12 +68,11 @@ class HitReports(NamedTuple):
 
         Args:
             event: what was made of it.
-            sent: as it was sent.
         """
         roots, all_chains = self
         if not roots or sent.has_origin or not _is_chain(event):
             return event
-        if not all_chains and event.parent is not None:
+        if not all_chains and (event.parent is not None or event.medium is not Medium.GPU):
             return event
         if roots is Roots.UNDECIDED and sent.__struct_config__.array_like and not all_chains:
             return event
@@ -80,11 +80,10 @@ class HitReports(NamedTuple):
 
 
 def _is_chain(event: BlockEvent) -> TypeGuard[StoredBlocks]:
-    """Whether it stores blocks by their tokens, in a group that forms a prefix, on the GPU."""
+    """Whether it stores blocks of its own by their tokens, in a group that forms a prefix."""
     return (
         isinstance(event, StoredBlocks)
         and bool(event.tokens)
         and event.spec_kind not in SPARSE_SPEC_KINDS
-        and event.medium is Medium.GPU
         and not event.shared
     )

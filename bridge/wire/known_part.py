@@ -18,7 +18,6 @@ class KnownPart(NamedTuple):
     """A value without its unknown fields.
 
     Attributes:
-        value: what is left.
         unknown: names of the fields that are gone, for people.
         are_empty: whether none of them says anything.
     """

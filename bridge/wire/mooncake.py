@@ -42,7 +42,7 @@ from bridge.wire.event_ids import EventId, EventIds, Numbers
 from bridge.wire.fields import NIL, Origin, hashes_of, lora_name_of
 from bridge.wire.forms import UnknownStore, WireEvent, forms_of
 from bridge.wire.mooncake_keys import NamedBlock, block_of, low64, shard_of
-from schemas.arrays import ArrayPacker
+from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import EventError, FrameError, PassedOverError, WireError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
@@ -50,6 +50,9 @@ from schemas.limits import GROUP_NUMBER_MAX
 from schemas.registration import MOONCAKE, Registration
 
 KIND: Final = MOONCAKE
+
+MODEL_LABEL: Final = "model_in_keys"
+"""Of a pool's registration: the path of the model, where clients call it by another name."""
 
 FIRST_NUMBER: Final = 1
 """Of a master's batches."""
@@ -81,9 +84,12 @@ class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
     def check_stream(self, origin: Origin, named: NamedBlock | None = None) -> None:
         """Raises where it is about another model, tenant or the like than the registered one."""
         ours = origin.registration
-        if named is not None and not self.model_name and not named.is_of(ours.model_name):
-            detail = f"Expected model_name `{ours.model_name}` in the key, got: {named}"
-            raise PassedOverError(DropReason.OTHER_STREAM, detail[:200])
+        if named is not None and not self.model_name:
+            model_name = _model_in_keys(ours)
+            if not named.is_of(model_name):
+                called = (named.tag or named.model_name)[:80]
+                detail = f"Expected model_name `{model_name}` in the key, got: {called}"
+                raise PassedOverError(DropReason.OTHER_STREAM, detail)
         for name, got, expected in (
             ("tenant_id", self.tenant_id, ours.tenant_id),
             ("model_name", self.model_name, ours.model_name),
@@ -93,6 +99,14 @@ class _Event(WireEvent, tag_field="event_type", forbid_unknown_fields=True):
             if got and got != expected:
                 detail = f"Expected {name} `{expected}`, got: {str(got)[:80]}"
                 raise PassedOverError(DropReason.OTHER_STREAM, detail)
+
+
+def _model_in_keys(registration: Registration) -> str:
+    """What keys call the model: its path, of which clients may know nothing."""
+    return next(
+        (one.value for one in registration.labels if one.name == MODEL_LABEL),
+        registration.model_name,
+    )
 
 
 class _OfObject(_Event, forbid_unknown_fields=True):
@@ -117,14 +131,22 @@ class _OfObject(_Event, forbid_unknown_fields=True):
         """What its key says."""
         return block_of(self.object_key) if self.object_key else None
 
-    def shard(self) -> int:
-        """The number of the shard that its objects are; 0 of the first."""
+    @property
+    def says_all_gone(self) -> bool:
+        """See `WireEvent`: `dev/conductor` publishes where an object ends, `main` where some do."""
+        return self.connector_block_hash is not None
+
+    def shard(self, model_name: str) -> int:
+        """The number of the shard that its objects are, where keys call the model so; 0 of the
+        first.
+        """
         tp_rank = self.head_or_tp_rank if self.tp_rank is None else self.tp_rank
         places: dict[str, int | str | None]
         places = {"tp": tp_rank, "pcp": self.pcp_rank, "dcp": self.dcp_rank, "pp": self.pp_rank}
         places |= {"layer": self.layer_id, "prefix": self.cache_prefix}
         told = shard_of({name: str(one) for name, one in places.items() if one is not None})
-        shard = (self.named.shard if self.named is not None else "") or told
+        named = self.named
+        shard = ("" if named is None else named.shard_of(model_name)) or told
         return 1 + xxh3_64_intdigest(shard.encode()) % GROUP_NUMBER_MAX if shard else 0
 
     def objects(self, origin: Origin) -> tuple[bytes, bytes]:
@@ -216,7 +238,7 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
             medium=self.tier(),
             shared=True,
             lora_name=lora_name_of(self.lora_name or UNSET, None, origin),
-            group=self.shard(),
+            group=self.shard(_model_in_keys(origin.registration)),
         )
 
 
@@ -255,7 +277,7 @@ class _PoolDecoder(BatchDecoder):
         return super().decode([b"", (sequence - FIRST_NUMBER).to_bytes(8, "big"), payload])
 
     def decode_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
     ) -> DecodedRun | None:
         """See `MessageDecoder`."""
         return None

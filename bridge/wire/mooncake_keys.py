@@ -4,17 +4,23 @@ Source: Mooncake, `mooncake-store/include/kv_event/key_util.h` of its branches `
 `dev/conductor`. The forms of keys that name a block:
 
     17 | 0x11                                                       the hash itself
-    [namespace@]model@tp_rank:0@pcp0@dcp0@pp_rank:0[@group:0]@HEX   vLLM's connector
+    [namespace@]model[@store_tp:2][@store_pp:1@store_format:x]@tp_rank:0@pcp0@dcp0@pp_rank:0[@group:0]@HEX
+                                                                    vLLM's connector
     model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@HEX                 the one of vLLM Ascend
     model@pcp0@dcp0@head_or_tp_rank:0@HEX@0                         the same, by layer
     [[tag_]model_]HEX_0[_0]_k, ..._v, HEX__k                        SGLang's HiCache
+    [[tag_]model_]tp2_dcp2_page16_pp1_cp1_HEX_dcp0_cp0[_0]_k        the same, context parallel
+    [[tag_]model_]HEX_[tp0_]cp0_pp0_k                               its direct linker
+    ..._draft_k, ..._indexer, ..._swa_v, ..._temporal, ..._conv_0   its side pools
 
 Where several ranks share a model each has an object of its own, a shard of the block; so have the
 layers, and keys and values. An engine finds the block where all of them are there, under the prefix
-(`namespace`) that it was started with.
+(`namespace`) and in the layout (`store_...`, `tp2_...`) that it was started with. The connectors of
+vLLM call a model by the last part of its path, SGLang by all of it with `-` for `/`.
 
-HEX is the engine's whole digest. vLLM announces its last 8 bytes, SGLang the first; of SGLang's
-side pools (drafts, sliding windows, Mamba), whose keys have a word more, nothing is found.
+HEX is the engine's whole digest. vLLM announces its last 8 bytes, SGLang the first. What a side
+pool (drafts, indexers, sliding windows, Mamba) has of a page is a shard of it, too: where such
+pools are, a page is of use with all of them.
 
 Source of SGLang's: `sglang/srt/mem_cache/storage/mooncake_store/mooncake_store.py`.
 """
@@ -26,7 +32,8 @@ from typing import Final, NamedTuple
 _NUMBER: Final = re.compile(r"0[xX]([0-9a-fA-F]+)|([0-9]+)", re.ASCII)
 _HEX: Final = re.compile(r"(?:0[xX])?([0-9a-fA-F]{16,})", re.ASCII)
 _VLLM: Final = re.compile(
-    r"(?:(?P<prefix>.*)@)?(?P<model>[^@]+)@tp_rank:(?P<tp>[0-9]+)@pcp(?P<pcp>[0-9]+)@dcp(?P<dcp>[0-9]+)"
+    r"(?:(?P<prefix>.*)@)?(?P<model>(?!store_(?:tp|pp|format):)[^@]+)(?P<layout>(?:@store_[^@]+)*)"
+    r"@tp_rank:(?P<tp>[0-9]+)@pcp(?P<pcp>[0-9]+)@dcp(?P<dcp>[0-9]+)"
     r"@pp_rank:(?P<pp>[0-9]+)"
     r"(?:@group:(?P<group>[0-9]+))?@(?P<hash>[^@]+)",
     re.ASCII | re.DOTALL,
@@ -39,11 +46,13 @@ _ASCEND: Final = re.compile(
 
 
 _SGLANG: Final = re.compile(
-    r"(?:(?P<tag>.+)_)?(?P<high>[0-9a-f]{16})[0-9a-f]{48}"
-    r"_(?:(?P<tp>[0-9]+)(?:_(?P<pp>[0-9]+))?)?_(?P<half>[kv])",
+    r"(?:(?P<tag>.+?)_)??(?:(?P<layout>tp[0-9]+_dcp[0-9]+_page[0-9]+_pp[0-9]+_cp[0-9]+)_)?"
+    r"(?P<high>[0-9a-f]{16})[0-9a-f]{48}_"
+    r"(?:dcp(?P<dcp>[0-9]+)_cp(?P<pcp>[0-9]+)_?|(?P<linker>(?:tp[0-9]+_)?cp[0-9]+_pp[0-9]+))?"
+    r"(?:(?P<tp>[0-9]+)(?:_(?P<pp>[0-9]+))?)?_(?P<half>[a-z][a-z0-9_]*)",
     re.ASCII | re.DOTALL,
 )
-_PLACES: Final = ("tp", "pcp", "dcp", "pp", "layer", "half", "prefix")
+_PLACES: Final = ("tp", "pcp", "dcp", "pp", "layer", "half", "layout", "linker", "prefix")
 _FIRST: Final = ("", "k")
 
 
@@ -57,7 +66,7 @@ class NamedBlock(NamedTuple):
         tag: the model, with `-` for `/`, behind whatever else SGLang was told to put there; ""
             where the key has none.
         shard: which part of the block the object has, as the ranks that share the model say, and
-            for engines of which prefix; "" for the first one, without a prefix.
+            for engines of which prefix and layout; "" for the first one, without these.
     """
 
     hash: int
@@ -69,9 +78,18 @@ class NamedBlock(NamedTuple):
     def is_of(self, model_name: str) -> bool:
         """Whether it may be a block of the model."""
         if self.tag:
-            name = model_name.replace("/", "-")
-            return self.tag == name or self.tag.endswith(f"_{name}")
-        return self.model_name in ("", model_name)
+            return f"_{self.tag}".endswith(f"_{_dashed(model_name)}")
+        last = model_name.rstrip("/").rpartition("/")[2]
+        return self.model_name in ("", model_name, last)
+
+    def shard_of(self, model_name: str) -> str:
+        """The shard, with what SGLang was told to put before the model (`extra_backend_tag`)."""
+        before = self.tag.removesuffix(_dashed(model_name))
+        return f"{self.shard},tag:{before}" if before else self.shard
+
+
+def _dashed(model_name: str) -> str:
+    return model_name.replace("/", "-")
 
 
 def block_of(object_key: str) -> NamedBlock | None:

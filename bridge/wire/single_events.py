@@ -168,12 +168,7 @@ def _of_other(rank: int) -> PassedOverError:
 
 
 def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
-    """What is made of an event that has unknown fields, see `bridge.wire.batch`.
-
-    Args:
-        read: what it means without them.
-        unknown: those.
-    """
+    """What is made of an event that has unknown fields, see `bridge.wire.batch`."""
     if not unknown.unknown:
         return read
     detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"

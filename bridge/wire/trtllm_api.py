@@ -20,6 +20,14 @@ A model with several attention windows has an event for each. What forms a prefi
 the engine names all windows by its first events, which say that the pools were created. Which that
 is `bridge.publisher.windows` knows: here events have their window in place of a group.
 
+Each request that ends leaves its last block in the tree, which may be a part of one: no query asks
+for it, and it says nothing of the registered size.
+
+The engine has one tree of blocks, and says what it adds to that. So a full block that comes while
+it is held had been dropped without an event, as by `reset_prefix_cache`. It is held once: such
+events are marked as reports (`StoredBlocks.reported`), and `streams.table.fold` doubts the
+publisher from the first one on.
+
 Source: `tensorrt_llm/_utils.py` (KVCacheEventSerializer), TensorRT-LLM 1.0 to the main branch of
 2026.
 """
@@ -40,7 +48,7 @@ from bridge.wire.single_events import ReadEvent, check_blocks, json_events, with
 from schemas.arrays import Token, hash_to_u64, tokens_to_bytes
 from schemas.errors import EventError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
-from schemas.identities import Medium
+from schemas.identities import PARTIAL_BLOCK, Medium
 from schemas.limits import BLOCK_SIZE_MAX, GROUP_NUMBER_MAX
 from schemas.registration import Registration
 
@@ -140,6 +148,7 @@ class ApiReader:
     def __init__(self, registration: Registration) -> None:
         self._dp_rank = registration.dp_rank
         self._lora_name = registration.lora_name
+        self._block_size = registration.block_size
 
     def read_batch(self, payload: bytes, sequence: int) -> tuple[float, Sequence[msgspec.Raw]]:
         """See `single_events.BatchReader`."""
@@ -161,19 +170,24 @@ class ApiReader:
             named = StoredBlocks(sequence=sequence, hashes=b"", group=window)
             return [ClearedBlocks(sequence=sequence), named]
         if isinstance(data, _Stored):
-            return list(self._stored(data, sequence, window))
+            # Groups of layers with one window have a block each, by one name.
+            holds_once = event.layer_group_id is None
+            return list(self._stored(data, sequence, window, holds_once=holds_once))
         if isinstance(data, _Removed):
             return _removed(data, sequence, window)
         if data.cache_level is not None:
             return _moved(data.block_hash, data.cache_level, sequence, window)
         return []
 
-    def _stored(self, data: _Stored, sequence: int, window: int) -> Iterator[BlockEvent]:
+    def _stored(
+        self, data: _Stored, sequence: int, window: int, *, holds_once: bool
+    ) -> Iterator[BlockEvent]:
         """One event for each run of blocks of one size and level."""
         check_blocks(len(data.blocks))
         parent = None if data.parent_hash is None else _hash_of(data.parent_hash)
         is_root = parent is None
         lora_name = name_of(data.lora_name) or self._lora_name
+        is_partial = self._ends_in_part(data)
         for (size, level), run in groupby(
             data.blocks, lambda one: (len(one.tokens), one.cache_level)
         ):
@@ -186,6 +200,15 @@ class ApiReader:
                 keys.append(block.keys((block.cache_salt or data.cache_salt) if is_root else None))
                 is_root = False
             hashes = [_hash_of(block.block_hash) for block in blocks]
+            if is_partial and blocks[-1] is data.blocks[-1]:
+                yield StoredBlocks(
+                    sequence=sequence,
+                    hashes=_packed(hashes),
+                    medium=_medium_of(level),
+                    group=window,
+                    left_out=PARTIAL_BLOCK,
+                )
+                return
             yield StoredBlocks(
                 sequence=sequence,
                 hashes=_packed(hashes),
@@ -195,9 +218,19 @@ class ApiReader:
                 medium=_medium_of(level),
                 lora_name=lora_name,
                 group=window,
+                reported=holds_once and size == self._block_size,
                 extra_keys=tuple(keys) if any(keys) else (),
             )
             parent = hashes[-1]
+
+    def _ends_in_part(self, data: _Stored) -> bool:
+        """Whether its last block is the end of a request's prompt, as the engine stores it of each
+        that ends: of an engine with another block size the first block has that size, too.
+        """
+        sizes = [len(block.tokens) for block in data.blocks[-2:]]
+        if not sizes or not 0 < sizes[-1] < self._block_size:
+            return False
+        return sizes[0] == self._block_size if len(sizes) > 1 else data.parent_hash is not None
 
 
 def _read(encoded: msgspec.Raw) -> KnownPart:

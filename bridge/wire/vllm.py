@@ -1,9 +1,10 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `kv_cache_spec_sliding_window`, `session_id` and `ownership` are
-ignored: they name no block. With `lookahead_token_ids` a block is one of the tokens behind it, too,
-which no query tells in time: it is left out. What is not listed here: `bridge.wire.batch`.
+fields reads every version. `kv_cache_spec_sliding_window`, `session_id` and `ownership` name no
+block; of the last it counts that it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
+block is one of the tokens behind it, too, which no query tells in time: it is left out. What is not
+listed here: `bridge.wire.batch`.
 
     0.9.0   block_hashes, parent_block_hash, token_ids, block_size, lora_id
     0.10.2  + medium          0.14.0  + lora_name        0.17.0  + extra_keys

@@ -51,7 +51,7 @@ def destination(engines: Sequence[EngineTarget], *, is_body: bool) -> Processing
     return answer
 
 
-def go_on(name: str) -> ProcessingResponse:
+def unchanged(name: str) -> ProcessingResponse:
     """The answer to headers, trailers, or a piece of a body that stays as it is.
 
     Args:
@@ -74,7 +74,6 @@ def streamed(name: str, body: bytes, *, is_end: bool) -> list[ProcessingResponse
     Args:
         name: `request_body` or `response_body`.
         body: a piece.
-        is_end: whether it is the last one.
     """
     starts = range(0, len(body), PICKER_PIECE_BYTES) if body else range(1 if is_end else 0)
     found = []

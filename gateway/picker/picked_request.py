@@ -83,8 +83,6 @@ class PickedRequest:
     """See the module. One loop.
 
     Args:
-        parts: of the gateway.
-        access: of the proxy.
         session_cookie: that names a session; "" for none.
 
     Attributes:
@@ -200,7 +198,7 @@ class PickedRequest:
         if self._is_duplex:
             return []
         if self._modes.request_body_mode == BUFFERED:
-            return [answers.go_on("request_headers")]
+            return [answers.unchanged("request_headers")]
         return [(await self._pick(is_body=False))[1]]
 
     @property
@@ -215,16 +213,16 @@ class PickedRequest:
         if self.state is not State.TAKING:  # it is answered before it was whole, or has no part
             if self._is_duplex:
                 return answers.streamed("request_body", body.body, is_end=body.end_of_stream)
-            return [answers.go_on("request_body")]
+            return [answers.unchanged("request_body")]
         self._keep(body.body)
         if not body.end_of_stream:
-            return [] if self._is_duplex else [answers.go_on("request_body")]
+            return [] if self._is_duplex else [answers.unchanged("request_body")]
         if not self._is_duplex:
             return [(await self._pick(is_body=True))[1]]
         return await self._place_streamed(is_end=True)
 
     async def _take_trailers(self) -> Answers:
-        passed = [answers.go_on("request_trailers")]
+        passed = [answers.unchanged("request_trailers")]
         if self.state is not State.TAKING:
             return passed
         if self._is_duplex:
@@ -312,7 +310,7 @@ class PickedRequest:
         outcome = self._outcome
         if outcome is None or self.state is not State.PLACED:  # the proxy's own answer
             self.end()
-            return [answers.go_on("response_headers")]
+            return [answers.unchanged("response_headers")]
         self.state = State.ANSWERING
         found = _headers_of(message.response_headers)
         status = header(found, b":status")
@@ -350,7 +348,7 @@ class PickedRequest:
             passed = self._read_answer(self._outcome, passed, is_end=is_end)
         if self._is_answered_in_duplex:
             return answers.streamed("response_body", passed, is_end=is_end)
-        return [answers.go_on("response_body")]
+        return [answers.unchanged("response_body")]
 
     def _read_answer(self, outcome: Outcome, piece: bytes, *, is_end: bool) -> bytes:
         """What passes of it."""
@@ -362,7 +360,7 @@ class PickedRequest:
         elif self._reads_whole:
             self._collect(piece)
         if self._is_begun:
-            outcome.go_on()
+            outcome.progress()
         elif (piece or is_end) and (self._events is None or self._events.has_begun):
             self._is_begun = True
             outcome.begin()
@@ -388,7 +386,7 @@ class PickedRequest:
             if self._is_answered_in_duplex:
                 passed = answers.streamed("response_body", kept, is_end=False)
             self._complete(self._outcome, self._usage())
-        return [*passed, answers.go_on("response_trailers")]
+        return [*passed, answers.unchanged("response_trailers")]
 
     def _usage(self) -> Usage | None:
         if self._events is not None:

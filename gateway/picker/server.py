@@ -71,14 +71,11 @@ class PickerServer:
     """See the module.
 
     Args:
-        parts: of the gateway.
-        view: of the table.
         guard: who may ask; None: everybody.
         session_cookie: that names a session; "" for none.
 
     Attributes:
         address: where it listens, HOST:PORT; "" for nowhere.
-        streams: that are open.
         watches: calls that watch its health.
         results: requests, by what became of them: `picked`, or why they were refused.
         ended: streams, by why.

@@ -1,4 +1,4 @@
-"""What Reprise costs, measured: `make bench`, or `python -m benchmarks`; see `docs/benchmarks.md`.
+"""What Reprise costs: `make bench`, or `python -m lab.benchmarks`; see `docs/benchmarks.md`.
 
 Each measurement runs in a fresh process (`worker`), on data made from a seed; whatever it measures
 over a socket is a real `reprise up` with the publishers in another process. The other cores of the

@@ -1,5 +1,6 @@
-"""`python -m benchmarks`: runs the measurements one after the other and prints the report."""
+"""`python -m lab.benchmarks`: runs the measurements one after the other and prints the report."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -22,47 +23,74 @@ from devtools.kafka_jars import (
     jars_directory,
 )
 from devtools.leftovers import Leftovers
-from lab.benchmarks.peers.dynamo import missing as missing_dynamo
+from lab.benchmarks.peers.indexers import missing as missing_dynamo
 from lab.benchmarks.report.aims import DYNAMO
 from lab.benchmarks.report.document import BenchmarkReport, Result, head_lines, section_lines
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.report.table import rows_of, table_lines, unknown_of
-from lab.benchmarks.sizes import KERNELS, KernelName
 from lab.benchmarks.worker import MODULES
 from streams.kernel import native_available
 
 DISTRIBUTED: Final = ("pipeline", "latency", "partition", "cold", "table-topic", "audit-replica")
 """Those that need a Kafka broker; `distributed` names all of them."""
 
-BOTH_KERNELS: Final = ("ingest", "query", "memory", "recovery", "kernel")
-"""Those whose reference column says something; the others are made with one kernel."""
+_TEXT: Final = ("tokenizers", "pip install -e '.[text]'")
+EXTRAS: Final = {
+    "routers": _TEXT,
+    "text": _TEXT,
+    "tracing": ("opentelemetry.sdk", "pip install -e '.[otel]'"),
+}
+"""What a measurement imports that is not always installed, and how it is."""
 
-NEED_DYNAMO: Final = ("peers", "peers-memory")
-"""Those that are nothing without it; others leave out its figures."""
-
-NEED_ROUTERS: Final = ("routers",)
-"""Those that are nothing without another router."""
-
-NEED_RUST: Final = ("cores",)
+NEED_RIVALS: Final = {"peers-memory": DYNAMO}
+"""Those that say nothing without a peer; others leave out its figures."""
 
 MEASUREMENT_S: Final = 420.0
-DISTRIBUTED_S: Final = 1200.0
-LONG_S: Final = {"policies": 2400.0, "routers": 1500.0}
+LONG_S: Final = 900.0
 """Of those that cannot be quicker: requests come in real time."""
 
+IN_REAL_TIME: Final = ("policies", "routers", "conversations")
+SECONDS: Final = {
+    "ingest": 60,
+    "route": 70,
+    "peers": 80,
+    "removing": 90,
+    "pipeline": 50,
+    "partition": 50,
+    "silent": 100,
+    "instances": 50,
+    "recovery": 60,
+    "routers": 240,
+    "gateway": 30,
+    "beside": 60,
+    "fairness": 40,
+    "memory": 25,
+    "peers-memory": 45,
+    "growth": 40,
+    "cores": 8,
+    "large": 20,
+    "audit": 10,
+    "as-of": 35,
+    "simulate": 10,
+    "tracing": 5,
+    "text": 3,
+    "latency": 40,
+    "cold": 55,
+    "table-topic": 45,
+    "audit-replica": 15,
+    "conversations": 45,
+    "policies": 115,
+}
+"""How long each takes on two cores that nothing else uses, estimated from its CPU and its pauses on
+busy ones: none begins that would end too late.
+"""
+
 END_S: Final = 20.0
-MINUTES: Final = 50.0
+MINUTES: Final = 25.0
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.option(
-    "--kernel",
-    type=click.Choice([*KERNELS, "both"]),
-    default="both",
-    show_default=True,
-    help="Which index to measure; the Rust one is left out where it is not built.",
-)
 @click.option(
     "--only",
     metavar="NAME[,..]",
@@ -74,7 +102,7 @@ MINUTES: Final = 50.0
     type=float,
     default=MINUTES,
     show_default=True,
-    help="What has not begun by then is left out, where --only names nothing.",
+    help="What would end later is left out, where --only names nothing.",
 )
 @click.option(
     "--json",
@@ -82,29 +110,27 @@ MINUTES: Final = 50.0
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write all runs of all figures to this file, after each measurement.",
 )
-def main(
-    kernel: str, only: str | None, quick: bool, minutes: float, json_path: Path | None
-) -> None:
+def main(only: str | None, quick: bool, minutes: float, json_path: Path | None) -> None:
     """Measures the service, the kernel alone and the distributed form, beside the peers that are
     installed, and says which aims are reached.
     """
+    if not native_available():
+        raise click.ClickException("the Rust kernel is not built: run `make install` with Rust")
     names = _chosen(only)
     report = BenchmarkReport(machine=describe_machine(), quick=quick, results=[])
     _look_for_peers(report)
-    kernels = _kernels(kernel)
-    report.skipped.update(_skipped(names, kernels, report, everything=only is None))
+    report.skipped.update(_skipped(names, report, everything=only is None))
     _say(head_lines(report))
     end = time.monotonic() + 60 * minutes
     for name in names:
         if name in report.skipped:
             continue
-        if only is None and time.monotonic() > end:
+        if only is None and time.monotonic() + (0 if quick else SECONDS[name]) > end:
             report.skipped[name] = f"left out, the {minutes:g} minutes of --minutes were over"
             continue
-        columns = kernels if name in BOTH_KERNELS else kernels[:1]
-        measured = [run_worker(name, one, quick=quick) for one in columns]
-        _say(section_lines(import_module(f"lab.benchmarks.{MODULES[name]}"), measured))
-        report.results.extend(measured)
+        result = run_worker(name, quick=quick)
+        _say(section_lines(_title_of(name), result))
+        report.results.append(result)
         _write(report, json_path)
     for name, why in report.skipped.items():
         click.echo(f"\n== {name}: skipped. {why}")
@@ -116,14 +142,18 @@ def main(
         sys.exit(1)
 
 
+def _title_of(name: str) -> str:
+    """The first sentence of the module, which may need what is not installed."""
+    path = Path(__file__).parent / (MODULES[name].replace(".", "/") + ".py")
+    said = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return said.replace("\n", " ").partition(". ")[0].rstrip(".")
+
+
 def _time_lines(results: list[Result]) -> Iterable[str]:
-    seconds: dict[str, float] = {}
-    for result in results:
-        seconds[result.measurement] = seconds.get(result.measurement, 0.0) + result.seconds
     yield ""
-    yield f"{sum(seconds.values()):.0f} s in all"
-    if len(seconds) > 1:
-        yield "  " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items())
+    yield f"{sum(result.seconds for result in results):.0f} s in all"
+    if len(results) > 1:
+        yield "  " + ", ".join(f"{one.measurement} {one.seconds:.0f}" for one in results)
 
 
 def _chosen(only: str | None) -> list[str]:
@@ -138,15 +168,6 @@ def _chosen(only: str | None) -> list[str]:
             f"Expected some of {', '.join(MODULES)}, distributed, got: {unknown[0]}"
         )
     return names
-
-
-def _kernels(wanted: str) -> list[KernelName]:
-    kernels = [one for one in KERNELS if wanted in (one, "both")]
-    if "rust" in kernels and not native_available():
-        if wanted == "rust":
-            raise click.ClickException("Expected the Rust kernel, but it is not built: make run")
-        kernels.remove("rust")
-    return kernels
 
 
 def _look_for_peers(report: BenchmarkReport) -> None:
@@ -164,23 +185,27 @@ def _look_for_peers(report: BenchmarkReport) -> None:
             report.peers[package] = f"{package} {installed.version(package)}"
 
 
-def _skipped(
-    names: list[str], kernels: list[KernelName], report: BenchmarkReport, *, everything: bool
-) -> dict[str, str]:
+def _skipped(names: list[str], report: BenchmarkReport, *, everything: bool) -> dict[str, str]:
     """Why some of the measurements cannot be made here, by name."""
     skipped: dict[str, str] = {}
     # Who asks for those that need a broker by name has it fetched.
     broker = _missing_broker() if everything else ""
     for name in names:
+        module, remedy = EXTRAS.get(name, ("", ""))
         if name in DISTRIBUTED and broker:
             skipped[name] = broker
-        elif name in NEED_DYNAMO and DYNAMO in report.missing_peers:
-            skipped[name] = report.missing_peers[DYNAMO]
-        elif name in NEED_ROUTERS and routers.routers().all_missing:
-            skipped[name] = routers.routers().all_missing
-        elif name in NEED_RUST and "rust" not in kernels:
-            skipped[name] = "it is a part of the Rust kernel, which is not built or not asked for"
+        elif NEED_RIVALS.get(name) in report.missing_peers:
+            skipped[name] = report.missing_peers[NEED_RIVALS[name]]
+        elif module and not _is_installed(module):
+            skipped[name] = f"no {module}: {remedy}"
     return skipped
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is in
+        return False
 
 
 def _missing_broker() -> str:
@@ -197,12 +222,12 @@ def _missing_broker() -> str:
     )
 
 
-def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
+def run_worker(name: str, *, quick: bool) -> Result:
     """One measurement in its own process, which is ended if it takes too long. Whatever becomes of
     it, there is a result.
     """
-    command = [sys.executable, "-m", "lab.benchmarks.worker", name, kernel]
-    limit_s = LONG_S.get(name, DISTRIBUTED_S if name in DISTRIBUTED else MEASUREMENT_S)
+    command = [sys.executable, "-m", "lab.benchmarks.worker", name]
+    limit_s = LONG_S if name in IN_REAL_TIME else MEASUREMENT_S
     started = time.monotonic()
     with subprocess.Popen(
         [*command, "quick"] if quick else command,
@@ -228,7 +253,7 @@ def run_worker(name: str, kernel: KernelName, *, quick: bool) -> Result:
             with suppress(ProcessLookupError, PermissionError):  # there is none left
                 os.killpg(process.pid, signal.SIGKILL)
     seconds = time.monotonic() - started
-    return Result(measurement=name, kernel=kernel, seconds=seconds, figures=figures, error=problem)
+    return Result(measurement=name, seconds=seconds, figures=figures, error=problem)
 
 
 def _figures_of(output: str, errors: str, status: int) -> tuple[list[Figure], str]:

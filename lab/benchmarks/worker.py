@@ -1,4 +1,4 @@
-"""One measurement in a process of its own: `python -m lab.benchmarks.worker NAME KERNEL [quick]`.
+"""One measurement in a process of its own: `python -m lab.benchmarks.worker NAME [quick]`.
 
 Prints its figures as one JSON line.
 """
@@ -13,62 +13,56 @@ import msgspec
 
 from devtools.dynamo import interpreter
 from lab.benchmarks.peers.network import enter_own_network
-from lab.benchmarks.sizes import KERNELS, sizes_of
+from lab.benchmarks.sizes import FULL, QUICK
 
 MODULES: Final = {
     "ingest": "embedded.ingest",
-    "query": "embedded.query",
+    "route": "embedded.route",
     "peers": "peers.queries",
-    "beside": "peers.beside",
     "removing": "peers.removing",
-    "cores": "index.cores",
+    "pipeline": "distributed.pipeline",
+    "partition": "distributed.fairness",
+    "silent": "scaling.silent",
+    "instances": "embedded.instances",
+    "recovery": "embedded.recovery",
+    "routers": "gateways.simulated",
+    "gateway": "embedded.gateway",
+    "beside": "peers.beside",
+    "fairness": "embedded.fairness",
     "memory": "index.memory",
     "peers-memory": "peers.memory",
     "growth": "index.growth",
-    "tree": "peers.guesses",
-    "audit": "embedded.audit",
-    "instances": "embedded.instances",
-    "route": "embedded.route",
-    "gateway": "embedded.gateway",
-    "recovery": "embedded.recovery",
-    "replay": "embedded.replay",
-    "fairness": "embedded.fairness",
+    "cores": "index.cores",
     "large": "embedded.large",
+    "audit": "embedded.audit",
     "as-of": "embedded.as_of",
     "simulate": "index.simulate",
     "tracing": "index.tracing",
     "text": "index.text",
-    "conversations": "embedded.conversations",
-    "short-prompts": "embedded.short_prompts",
-    "routers": "gateways.simulated",
-    "policies": "embedded.policies",
-    "pipeline": "distributed.pipeline",
     "latency": "distributed.latency",
     "cold": "distributed.cold",
     "table-topic": "distributed.table_topic",
     "audit-replica": "distributed.audit",
-    "partition": "distributed.fairness",
-    "kernel": "index.kernels",
-    "stages": "embedded.stages",
+    "conversations": "embedded.conversations",
+    "policies": "embedded.policies",
 }
-"""Where each measurement is, of which one imports no other's needs. In the order in which they are
-made: what has aims comes before what explains it.
+"""Where each measurement is, of which none imports another one's extras. In the order in which they
+are made: what a run that ends too soon would miss least comes last.
 """
 
-BESIDE_DYNAMO: Final = ("ingest", "beside", "removing", "peers", "peers-memory")
+BESIDE_DYNAMO: Final = ("ingest", "peers", "removing", "beside", "peers-memory")
 """Those that start Dynamo's indexer, which binds all addresses. All that they do is on loopback."""
 
 
-def main(name: str, kernel: str, *options: str) -> None:
+def main(name: str, *options: str) -> None:
     # A killed worker would leave the processes behind that it started.
     signal.signal(signal.SIGTERM, _exit)
-    assert kernel in KERNELS
     if name in BESIDE_DYNAMO and interpreter():
         problem = enter_own_network()
         if problem:
             print(f"No network of its own for {name}: {problem}", file=sys.stderr)
     measure = import_module(f"lab.benchmarks.{MODULES[name]}").measure
-    figures = measure(kernel, sizes_of(kernel, quick="quick" in options))
+    figures = measure(QUICK if "quick" in options else FULL)
     print(msgspec.json.encode(figures).decode(), flush=True)
 
 

@@ -42,14 +42,9 @@ from lab.engines.cache import CacheSizes, EngineCache, Offload
 from lab.engines.control import EngineServer, JsonRoute, RankRoute, RequestError
 from lab.engines.openai import OpenAiAnswer, OpenAiRequest
 from lab.engines.parent_watch import ParentWatch
-from lab.engines.publisher import (
-    BUFFER_BATCHES,
-    HIGH_WATER_MARK,
-    Publisher,
-    PublisherOptions,
-)
+from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.rank import EngineRank
-from lab.engines.wire import CPU, GPU, NEWEST_WIRE
+from lab.engines.wire import CPU, GPU
 from routing.costs import Costs
 from schemas.causes import cause_of
 
@@ -369,46 +364,27 @@ def parse_options(arguments: Sequence[str]) -> tuple[EngineOptions, int]:
     """The engine that a command line asks for, and the process with which it ends."""
     parser = argparse.ArgumentParser(prog="python -m lab.engines.engine", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--instance-id", required=True)
-    parser.add_argument("--model", default="demo")
-    parser.add_argument("--block-size", type=int, default=16)
+    parser.add_argument("--options", default="", help="all of `EngineOptions`, as JSON")
+    parser.add_argument("--instance-id", default="engine")
     parser.add_argument("--gpu-blocks", type=int, default=4096)
     parser.add_argument("--cpu-blocks", type=int, default=0)
-    parser.add_argument("--offload", default="write-through", choices=[o.value for o in Offload])
     parser.add_argument("--dp-ranks", type=int, default=1)
     parser.add_argument("--endpoint", default="tcp://127.0.0.1:0", help="PUB of rank 0")
     parser.add_argument("--replay-endpoint", default="tcp://127.0.0.1:0", help='"" for none')
-    parser.add_argument("--topic", default="")
-    parser.add_argument("--buffer-batches", type=int, default=BUFFER_BATCHES)
-    parser.add_argument("--high-water-mark", type=int, default=HIGH_WATER_MARK)
-    parser.add_argument("--wire", default=NEWEST_WIRE, help="vLLM release to speak like")
     parser.add_argument("--http-host", default="127.0.0.1")
     parser.add_argument("--http-port", type=int, default=0)
-    parser.add_argument("--any-port-if-taken", action="store_true")
-    parser.add_argument("--owner", default="", help="who adopts it must know the same")
     parser.add_argument("--parent-pid", type=int, default=os.getppid(), help="ends with it")
-    parser.add_argument("--orphan-grace-s", type=float, default=0.0, help="or so long after it")
     parser.add_argument("--costs", type=_costs, default="", help="JSON; see `routing.costs`")
     given = parser.parse_args(arguments)
+    if given.options:
+        return msgspec.json.decode(given.options, type=EngineOptions), given.parent_pid
     options = EngineOptions(
         instance_id=given.instance_id,
-        model=given.model,
-        sizes=CacheSizes(given.block_size, given.gpu_blocks, given.cpu_blocks),
-        offload=Offload(given.offload),
+        sizes=CacheSizes(gpu_blocks=given.gpu_blocks, cpu_blocks=given.cpu_blocks),
         dp_ranks=given.dp_ranks,
-        publisher=PublisherOptions(
-            endpoint=given.endpoint,
-            replay_endpoint=given.replay_endpoint,
-            topic=given.topic,
-            buffer_batches=given.buffer_batches,
-            high_water_mark=given.high_water_mark,
-            wire=given.wire,
-            any_port_if_taken=given.any_port_if_taken,
-        ),
+        publisher=PublisherOptions(given.endpoint, given.replay_endpoint),
         http_host=given.http_host,
         http_port=given.http_port,
-        owner=given.owner,
-        orphan_grace_s=given.orphan_grace_s,
         costs=given.costs,
     )
     return options, given.parent_pid

@@ -196,27 +196,4 @@ def stop_engines(engines: Sequence[RunningEngine], timeout_s: float = STOP_TIMEO
 
 def arguments(options: EngineOptions) -> list[str]:
     """The command line that `lab.engines.engine.parse_options` reads as `options`."""
-    publisher = options.publisher
-    values = {
-        "--instance-id": options.instance_id,
-        "--model": options.model,
-        "--block-size": options.sizes.block_size,
-        "--gpu-blocks": options.sizes.gpu_blocks,
-        "--cpu-blocks": options.sizes.cpu_blocks,
-        "--offload": options.offload.value,
-        "--dp-ranks": options.dp_ranks,
-        "--endpoint": publisher.endpoint,
-        "--replay-endpoint": publisher.replay_endpoint,
-        "--topic": publisher.topic,
-        "--buffer-batches": publisher.buffer_batches,
-        "--high-water-mark": publisher.high_water_mark,
-        "--wire": publisher.wire,
-        "--http-host": options.http_host,
-        "--http-port": options.http_port,
-        "--owner": options.owner,
-        "--parent-pid": os.getpid(),
-        "--orphan-grace-s": options.orphan_grace_s,
-        "--costs": "" if options.costs is None else msgspec.json.encode(options.costs).decode(),
-    }
-    line = [f"{name}={value}" for name, value in values.items()]
-    return [*line, *(["--any-port-if-taken"] if publisher.any_port_if_taken else [])]
+    return [f"--options={msgspec.json.encode(options).decode()}", f"--parent-pid={os.getpid()}"]

@@ -16,23 +16,30 @@ from lab.miss_ratio.miss_ratio import MissRatios, Scope
 from lab.miss_ratio.regret import Regrets
 from replay.block_events import BlockEvents
 from replay.chains import Chains
-from replay.traces.request import TraceRequest
+from replay.traces.request import TraceRequest, common_length
+from replay.traces.session_hits import SessionHits
 from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import Medium, PublisherKey
 from schemas.limits import TRACE_LOOK_LINES
 from schemas.progress import Progress, StopCheck, Tell, never, silent
 
+SEEN_BLOCKS_MAX: Final = 33_554_432  # different ones of a trace with sessions; 100 bytes each
+
 _U64: Final = 8
 _U64_MASK: Final = 2**64 - 1
 
 
-def chain_of(request: TraceRequest) -> list[int]:
+def chain_of(request: TraceRequest, begun: Sequence[int] = ()) -> list[int]:
     """The blocks of a request as hashes that are evenly distributed: of each id and all ids before
     it, so that an id that stands behind two different ones is two blocks.
+
+    Args:
+        request: whose.
+        begun: the hashes of its first blocks, where they are known.
     """
-    chain = []
-    before = 0
-    for block_id in request.hash_ids:
+    chain = list(begun)
+    before = chain[-1] if chain else 0
+    for block_id in request.hash_ids[len(chain) :]:
         link = before.to_bytes(_U64, "little") + (block_id & _U64_MASK).to_bytes(_U64, "little")
         before = xxh3_64_intdigest(link)
         chain.append(before)
@@ -51,18 +58,47 @@ def use_trace(
     source: str,
     block_size: int,
     requests: Sequence[TraceRequest],
+    hits: SessionHits,
     *,
     tell: Tell = silent,
     stopped: StopCheck = never,
 ) -> None:
-    """Every block of every request, in the order of time, until it is to end."""
+    """Every block of every request, in the order of time, until it is to end.
+
+    Args:
+        ratios: which are told of accesses.
+        source: the name of the file.
+        block_size: tokens of a block.
+        requests: of the trace.
+        hits: which are told of sessions, where the trace names any.
+        tell: of how far it is.
+        stopped: whether it is to end.
+    """
     scope = Scope(source, "", "", block_size)
+    last: dict[str, tuple[list[int], list[int]]] = {}  # of each session: ids, and their chain
+    names_sessions = any(request.session_id is not None for request in requests)
+    seen: set[int] = set()
     for number, request in enumerate(requests):
         if not number % TRACE_LOOK_LINES:
             tell(Progress(number, len(requests), number))
             if stopped():
                 return
-        ratios.use(scope, chain_of(request), tokens_of(request, block_size))
+        ids, chain = last.get(request.session_id or "", ([], []))
+        same = common_length(ids, request.hash_ids)
+        chain = chain_of(request, chain[:same])
+        if request.session_id is not None:
+            last[request.session_id] = request.hash_ids, chain
+        if names_sessions:
+            # What was seen of a chain is its beginning.
+            known = next(
+                (at for at in range(same, len(chain)) if chain[at] not in seen), len(chain)
+            )
+            if len(seen) + len(chain) - known > SEEN_BLOCKS_MAX:
+                hits.left_out += 1
+            else:
+                seen.update(chain[known:])
+                hits.add(request.session_id, len(chain), known)
+        ratios.use(scope, chain, tokens_of(request, block_size))
 
 
 def use_capture(

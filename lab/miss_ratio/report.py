@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 from lab.miss_ratio.miss_ratio import Curve, Point
 from lab.miss_ratio.regret import Regret
 from replay.traces.counts import counted
+from replay.traces.session_hits import Distribution, session_line
 from schemas.extras import need
 
 _ROWS: Final = 16
@@ -37,12 +38,15 @@ class Analysis(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         curves: of each file, tenant, model and block size.
         regrets: of each file, tenant, model and medium; of captures alone.
+        sessions: by the file, of traces that name sessions: which share of the blocks of each hits
+            in one cache for all requests that never evicts.
         notes: what a reader should know.
     """
 
     curves: list[Curve]
     regrets: list[Regret]
     notes: list[str]
+    sessions: dict[str, Distribution] = {}
 
 
 def to_json(analysis: Analysis) -> bytes:
@@ -80,6 +84,8 @@ def text_lines(analysis: Analysis, *, all_points: bool) -> Iterator[str]:
     """
     for curve in analysis.curves:
         yield from _curve_lines(curve, all_points=all_points)
+        if rates := analysis.sessions.get(curve.scope.source):
+            yield session_line(rates)
         yield ""
     for regret in analysis.regrets:
         yield from _regret_lines(regret)

@@ -16,7 +16,6 @@ hashes, as a follower may not look into them anyway.
 """
 
 import sys
-import time
 from array import array
 from collections import deque
 from collections.abc import Iterator
@@ -26,10 +25,9 @@ from typing import Final, Literal
 import msgspec
 import zmq
 
-from lab.engines.publisher import HIGH_WATER_MARK, offset_port
+from lab.engines.publisher import HIGH_WATER_MARK
 from lab.engines.wire import (
     GPU,
-    NEWEST_WIRE,
     AllBlocksCleared,
     BlockRemoved,
     BlockStored,
@@ -39,7 +37,6 @@ from lab.engines.wire import (
 
 Pattern = Literal["stored", "mixed", "removed", "cleared"]
 _TOKEN_BITS: Final = 17  # 131,072 token ids: the size of today's vocabularies
-_PACE_BATCHES: Final = 32
 
 
 class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,8 +64,6 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     clear_every: int = 0
     sequence_step: int = 1
     seed: int = 0
-    dp_rank: int = 0
-    wire: str = NEWEST_WIRE
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,11 +73,6 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     stored_blocks: int
     removed_blocks: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the payloads."""
-        return sum(map(len, self.payloads))
 
 
 def plan_events(plan: LoadPlan) -> Iterator[EngineEvent]:
@@ -132,14 +122,14 @@ def encode_load(plan: LoadPlan) -> Load:
     counts = (plan.blocks, plan.blocks_per_event, plan.block_size, plan.events_per_batch)
     if min(*counts, plan.chain_events) < 1:
         raise ValueError(f"Expected counts of 1 or more, got: {plan}")
-    encoder = EventEncoder(plan.wire)
+    encoder = EventEncoder()
     payloads: list[bytes] = []
     batch: list[EngineEvent] = []
     events = stored = removed = 0
 
     def finish_batch() -> None:
         timestamp_s = 1_700_000_000.0 + len(payloads) / 1000
-        payloads.append(encoder.encode(batch, timestamp_s=timestamp_s, dp_rank=plan.dp_rank))
+        payloads.append(encoder.encode(batch, timestamp_s=timestamp_s, dp_rank=0))
         batch.clear()
 
     for event in plan_events(plan):
@@ -157,31 +147,17 @@ def encode_load(plan: LoadPlan) -> Load:
 class LoadPublisher:
     """Sends loads from one socket; sequences continue from load to load.
 
-    Unlike an engine it does not drop where the subscriber is slow, unless told to: it waits, so
-    that what is measured is the subscriber.
+    Unlike an engine it does not drop where the subscriber is slow: it waits, so that what is
+    measured is the subscriber.
     """
 
-    def __init__(
-        self,
-        endpoint: str = "tcp://127.0.0.1:0",
-        *,
-        topic: str = "",
-        dp_rank: int = 0,
-        high_water_mark: int = HIGH_WATER_MARK,
-        allow_drops: bool = False,
-    ) -> None:
+    def __init__(self, *, high_water_mark: int = HIGH_WATER_MARK) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.XPUB)
         self._socket.set_hwm(high_water_mark)
-        self._socket.set(zmq.XPUB_NODROP, 0 if allow_drops else 1)
-        self._socket.set(zmq.XPUB_VERBOSE, 1)  # each subscriber is told of, and not only the first
-        try:
-            self._socket.bind(offset_port(endpoint, dp_rank))
-        except zmq.ZMQError:
-            self._context.destroy(linger=0)
-            raise
+        self._socket.set(zmq.XPUB_NODROP, 1)
+        self._socket.bind("tcp://127.0.0.1:0")
         self.endpoint = self._socket.get_string(zmq.LAST_ENDPOINT)
-        self._topic = topic.encode()
         self._sequence = 0
 
     def wait_for_subscriber(self, timeout_s: float) -> bool:
@@ -190,35 +166,11 @@ class LoadPublisher:
             return False
         return self._socket.recv()[:1] == b"\x01"
 
-    def send(
-        self, load: Load, *, rate_blocks_per_s: float = 0, sequence_step: int = 1
-    ) -> tuple[float, bool]:
-        """Send it all; 0 as a rate is as fast as possible.
-
-        Args:
-            load: encoded.
-            rate_blocks_per_s: stored and removed ones.
-            sequence_step: see `LoadPlan`.
-
-        Returns:
-            The seconds that it took, and whether the rate was kept.
-        """
-        topic, send = self._topic, self._socket.send_multipart
-        total = load.stored_blocks + load.removed_blocks
-        batch_s = total / len(load.payloads) / rate_blocks_per_s if rate_blocks_per_s else 0.0
-        start = time.perf_counter()
-        late_s = 0.0
-        for number, payload in enumerate(load.payloads):
-            if batch_s and number % _PACE_BATCHES == 0:
-                ahead_s = start + number * batch_s - time.perf_counter()
-                late_s = max(late_s, -ahead_s)
-                if ahead_s > 0:
-                    time.sleep(ahead_s)
-            sequence = self._sequence + number * sequence_step
-            send((topic, sequence.to_bytes(8, "big"), payload), copy=True)
-        self._sequence += len(load.payloads) * sequence_step
-        seconds = time.perf_counter() - start
-        return seconds, late_s <= max(0.1, 0.02 * seconds)
+    def send(self, load: Load) -> None:
+        """Sends it all, as fast as it can."""
+        for payload in load.payloads:
+            self._socket.send_multipart((b"", self._sequence.to_bytes(8, "big"), payload))
+            self._sequence += 1
 
     def close(self, linger_s: float = 5.0) -> None:
         """Close; what is queued has `linger_s` to reach the subscriber."""

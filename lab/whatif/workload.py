@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from replay.traces.request import TraceRequest
+from replay.traces.session_hits import Distribution, SessionHits
 
 _SESSION_BLOCKS: Final = 2
 """Of a prompt by whose end a session is known: the first block is often a prompt of the system."""
@@ -27,8 +28,9 @@ class Workload:
         distinct: how many blocks there are.
         depths: of each block: how many stand before it.
         sessions: of each request: which one it is of. One that begins with all whole blocks of an
-            earlier one, two at least, is taken to be the next turn of its session: a trace names
-            none.
+            earlier one, two at least, is taken to be the next turn of its session, where the trace
+            names none.
+        session_hits: of sessions that the trace names.
     """
 
     def __init__(self, name: str, block_size: int, requests: Iterable[TraceRequest]) -> None:
@@ -39,6 +41,7 @@ class Workload:
         self.output_tokens = array("q")
         self.depths = array("I")
         self.sessions = array("I")
+        self.session_hits: Distribution | None = None
         self.reused_ids = 0
         self._blocks = array("I")
         self._ends = array("Q", [0])
@@ -65,8 +68,11 @@ class Workload:
         numbers: dict[tuple[int, int], int] = {}
         ids: set[int] = set()
         ends: dict[int, int] = {}  # the last whole block of a request: its session
+        names: dict[str, int] = {}
+        hits = SessionHits()
         count = 0
         for request in requests:
+            known = len(numbers)
             self.arrivals_s.append(request.timestamp / 1000.0)
             self.prompt_tokens.append(request.input_length)
             self.output_tokens.append(request.output_length)
@@ -80,10 +86,15 @@ class Workload:
                 self._blocks.append(number)
                 before = number
                 session = ends.get(number, session)
+            length = len(request.hash_ids)
+            hits.add(request.session_id, length, length - (len(numbers) - known))
+            if request.session_id is not None:
+                session = names.setdefault(request.session_id, count)
             count += session == count
             self.sessions.append(session)
             self._ends.append(len(self._blocks))
-            whole = min(request.input_length // self.block_size, len(request.hash_ids))
+            whole = min(request.input_length // self.block_size, length)
             if whole >= _SESSION_BLOCKS:
                 ends.setdefault(self._blocks[self._ends[-2] + whole - 1], session)
+        self.session_hits = hits.rates()
         self.reused_ids = len(numbers) - len(ids)

@@ -69,7 +69,6 @@ class Actor:
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
-        view: of the table.
         router: whose log has the hot prefixes, and whose prompts have the tokens.
         commands: has workers execute commands.
         period_s: between two looks.

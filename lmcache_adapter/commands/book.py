@@ -35,7 +35,6 @@ class CommandView(NamedTuple):
 
     Attributes:
         command: without its tokens.
-        tokens: how many it had.
         results: of its workers, in the order in which they came.
         reason: why it has ended before all had answered, or "".
         closed_at: Unix seconds; 0.0 while it is pending.

@@ -1,7 +1,5 @@
 """Commands to LMCache's workers in the embedded form: their log, their execution and their ends.
 
-DATA/commands/   a log of its own (`logs.embedded`), of `schemas.command_records`
-
 A log of its own, beside the events: commands say nothing of blocks, and nothing that reads events
 (a table, a history, a capture, a proof) is to know of them. It is read whole at the start, which
 its bounds keep short; a command that had not ended by then is closed.
@@ -12,18 +10,17 @@ and is missing after the next start.
 
 import asyncio
 import logging
-from functools import partial
-from pathlib import Path
 from typing import Final
 
+from bridge.supervision import cancel
 from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
-from lmcache_adapter.commands.book import CommandBook, CommandView
+from lmcache_adapter.commands.book import CommandView
 from lmcache_adapter.commands.executor import Executor, WorkerLocator
-from lmcache_adapter.commands.issued import IssuedCommands
-from logs.embedded import EmbeddedLog
-from logs.kept_log import KeptLog, KeptLogOptions
+from lmcache_adapter.commands.issued import IssuedCommands, ThreadCommands
+from lmcache_adapter.commands.log import COMMANDS
+from logs.declaration import EmbeddedParts
+from logs.kept_log import KeptLog
 from logs.loop_thread import LoopThread
-from schemas.clock import REAL_CLOCK, Clock
 from schemas.codec import decode_command
 from schemas.command_records import (
     AnyCommandRecord,
@@ -33,83 +30,47 @@ from schemas.command_records import (
     encode_command,
 )
 from schemas.errors import DamagedError, RecordError, StorageError
-from schemas.limits import COMMAND_REQUEST_S, COMMANDS_RETENTION_MS, MIB
-from schemas.tracing import NO_TRACER, Tracer
+from schemas.limits import COMMAND_REQUEST_S
 
-COMMANDS_LOG_BYTES: Final = 64 * MIB  # of commands and results on the disk; the oldest go first
-COMMANDS_SEGMENT_BYTES: Final = 1 * MIB  # of that log: so much goes at once
 COMMANDS_SYNC_S: Final = 0.5  # what a power cut may cost of it
 
-assert COMMANDS_LOG_BYTES > COMMANDS_SEGMENT_BYTES, "some of the log of commands is kept"
-
 logger = logging.getLogger(__name__)
-
-DIRECTORY: Final = "commands"
-"""Where the log is, in the directory of the data."""
 
 RESTARTED: Final = "the service was restarted before all workers had answered"
 UNANSWERED: Final = "not all workers have answered in time"
 UNREADABLE: Final = "unreadable"
 UNWRITTEN: Final = "unwritten"
 
-_LOST: Final = "the log of commands begins empty"
 UNREAD: Final = "The log of commands does not answer, or is being closed"
 
 
-class EmbeddedCommands:
-    """Implements `query_api.ports.WorkerCommands`; see the module.
-
-    Args:
-        path: of the log.
-        locate: where workers are.
-        tracer: of the service.
-
-    Attributes:
-        issued: who waits, and what became of the last commands.
-        executor: asks the workers.
+class EmbeddedCommands(ThreadCommands):
+    """See the module.
 
     Raises:
         DataDirectoryInUseError: another process has the log open.
         StorageError: it cannot be opened, or a newer Reprise wrote it.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        locate: WorkerLocator,
-        *,
-        tracer: Tracer = NO_TRACER,
-        clock: Clock = REAL_CLOCK,
-    ) -> None:
-        self._clock = clock
-        self.issued = IssuedCommands(tracer)
-        self.executor = Executor(locate, is_sole=True, tracer=tracer, clock=clock.unix)
-        options = KeptLogOptions(
-            path,
-            "the log of commands",
-            _LOST,
-            bytes_max=COMMANDS_LOG_BYTES,
-            age_max_s=COMMANDS_RETENTION_MS / 1000,
-            retry_s=0.0,  # each command waits for the disk, and there are few
-        )
-        self._log = KeptLog(
-            options, partial(EmbeddedLog, segment_bytes=COMMANDS_SEGMENT_BYTES), clock=clock
-        )
+    _issue_s = COMMAND_WRITE_S
+    _ended_s = COMMAND_REQUEST_S + COMMAND_WRITE_S
+    _unread = UNREAD
+
+    def __init__(self, parts: EmbeddedParts, locate: WorkerLocator) -> None:
+        self._clock = parts.clock
+        self.issued = IssuedCommands(parts.tracer)
+        self.executor = Executor(locate, is_sole=True, tracer=parts.tracer, clock=parts.clock.unix)
+        self._log = KeptLog(COMMANDS, parts)
         self._running: set[asyncio.Task[None]] = set()
         self._thread = LoopThread("commands", unended="The log of commands did not close")
         try:
             self._read()
         except DamagedError as error:
-            self._log.begin_anew(str(error), f"{_LOST}, and nothing else is lost")
-            self.issued = IssuedCommands(tracer)
+            self._log.begin_anew(str(error), f"{COMMANDS.lost}, and nothing else is lost")
+            self.issued = IssuedCommands(parts.tracer)
         except BaseException:
             self._log.close()
             raise
-
-    @property
-    def book(self) -> CommandBook:
-        """What became of the last commands."""
-        return self.issued.book
 
     # Start and end
 
@@ -146,9 +107,7 @@ class EmbeddedCommands:
         try:
             await self._keep()
         finally:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            await cancel(*self._running)
             self.executor.close()
 
     async def _keep(self) -> None:
@@ -220,25 +179,3 @@ class EmbeddedCommands:
 
     async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
         return self.book.latest(limit, origin=origin, since=since)
-
-    # Called by other threads
-
-    async def issue(self, command: CommandRecord) -> None:
-        """See `WorkerCommands`."""
-        await self._thread.call(self._issue(command), COMMAND_WRITE_S, UNREAD)
-
-    async def ended(self, command_id: str) -> CommandView | None:
-        """See `WorkerCommands`."""
-        return await self._thread.call(
-            self._ended(command_id), COMMAND_REQUEST_S + COMMAND_WRITE_S, UNREAD
-        )
-
-    async def find(self, command_id: str) -> CommandView | None:
-        """See `WorkerCommands`."""
-        return await self._thread.call(self._find(command_id), COMMAND_WRITE_S, UNREAD)
-
-    async def latest(
-        self, limit: int, *, origin: str | None = None, since: float = 0.0
-    ) -> list[CommandView]:
-        """See `WorkerCommands`."""
-        return await self._thread.call(self._latest(limit, origin, since), COMMAND_WRITE_S, UNREAD)

@@ -50,7 +50,6 @@ class Executor:
     """See the module.
 
     Args:
-        locate: where workers are.
         is_sole: whether all workers are connected here. Else one that is not is none of ours:
             whoever has it executes the command, and nothing is reported of it.
         tracer: of the process. Who executes nothing of a command has no span of it.
@@ -60,6 +59,7 @@ class Executor:
         outcomes: results, by outcome.
         refused: results of workers that were not asked, by reason.
         faults: unexpected errors.
+        under_way: commands that are being executed.
     """
 
     def __init__(
@@ -78,13 +78,8 @@ class Executor:
         self._is_sole = is_sole
         self._tracer = tracer
         self._exchanges = Exchanges()
-        self._under_way = 0
+        self.under_way = 0
         self._tokens = 0
-
-    @property
-    def under_way(self) -> int:
-        """Commands that are being executed."""
-        return self._under_way
 
     @property
     def replaced(self) -> int:
@@ -109,7 +104,7 @@ class Executor:
         tokens = len(command.tokens or b"") // 4
         run = _Run(command, report, loop.time(), until)
         reason = self._refusal(age_s, tokens)
-        self._under_way += 1
+        self.under_way += 1
         self._tokens += tokens
         try:
             found = await self._located(command, until)
@@ -121,7 +116,7 @@ class Executor:
                 with self._tracer.begin(SpanName.EXECUTE, command.context) as span:
                     await self._execute_at_all(run, mine, found or {}, reason, span)
         finally:
-            self._under_way -= 1
+            self.under_way -= 1
             self._tokens -= tokens
 
     async def _execute_at_all(
@@ -148,7 +143,7 @@ class Executor:
 
     def _refusal(self, age_s: float, tokens: int) -> str:
         """Why no worker is asked, or ""."""
-        is_full = self._under_way >= LMCACHE_COMMANDS_MAX
+        is_full = self.under_way >= LMCACHE_COMMANDS_MAX
         if is_full or self._tokens + tokens > LMCACHE_COMMAND_TOKENS_MAX:
             return TOO_MANY
         if age_s > LMCACHE_COMMAND_LATE_S:

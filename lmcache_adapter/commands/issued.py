@@ -5,12 +5,15 @@ told what its log has, and whoever waits for a command is told of its end.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections import Counter
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
+from lmcache_adapter.bounds import COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView
+from logs.loop_thread import LoopThread
 from query_api.http.errors import RequestError
 from schemas.command_records import AnyCommandRecord, CommandRecord
 from schemas.limits import COMMANDS_WAITING_MAX
@@ -101,6 +104,60 @@ class IssuedCommands:
         if waited is not None:
             return await asyncio.shield(waited)
         return self.book.find(command_id)
+
+
+class ThreadCommands(ABC):
+    """Implements `lmcache_adapter.ports.WorkerCommands` by a thread, of which any loop may ask.
+
+    Attributes:
+        issued: who waits, and what became of the last commands.
+    """
+
+    issued: IssuedCommands
+    _thread: LoopThread
+    _issue_s: ClassVar[float]
+    _ended_s: ClassVar[float]
+    _unread: ClassVar[str]
+
+    @property
+    def book(self) -> CommandBook:
+        """What became of the last commands."""
+        return self.issued.book
+
+    # On the thread
+
+    @abstractmethod
+    async def _issue(self, command: CommandRecord) -> None: ...
+
+    @abstractmethod
+    async def _ended(self, command_id: str) -> CommandView | None: ...
+
+    @abstractmethod
+    async def _find(self, command_id: str) -> CommandView | None: ...
+
+    @abstractmethod
+    async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]: ...
+
+    # Called by other threads
+
+    async def issue(self, command: CommandRecord) -> None:
+        """See `WorkerCommands`."""
+        await self._thread.call(self._issue(command), self._issue_s, self._unread)
+
+    async def ended(self, command_id: str) -> CommandView | None:
+        """See `WorkerCommands`."""
+        return await self._thread.call(self._ended(command_id), self._ended_s, self._unread)
+
+    async def find(self, command_id: str) -> CommandView | None:
+        """See `WorkerCommands`."""
+        return await self._thread.call(self._find(command_id), COMMAND_WRITE_S, self._unread)
+
+    async def latest(
+        self, limit: int, *, origin: str | None = None, since: float = 0.0
+    ) -> list[CommandView]:
+        """See `WorkerCommands`."""
+        found = self._latest(limit, origin, since)
+        return await self._thread.call(found, COMMAND_WRITE_S, self._unread)
 
 
 def _attributes(ended: CommandView) -> dict[str, Attribute]:

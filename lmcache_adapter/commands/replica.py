@@ -22,7 +22,8 @@ from brokers.outages import Outage
 from brokers.topics import ensure_topics
 from lmcache_adapter.bounds import COMMAND_CLOSE_S, COMMAND_WRITE_S
 from lmcache_adapter.commands.book import CommandBook, CommandView
-from lmcache_adapter.commands.issued import IssuedCommands
+from lmcache_adapter.commands.issued import IssuedCommands, ThreadCommands
+from lmcache_adapter.commands.log import COMMANDS
 from lmcache_adapter.commands.topics import CommandTopics
 from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
@@ -71,15 +72,12 @@ class FoldedCommands(CommandTopics):
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
-        issued: to fold into.
         clock: Unix seconds.
         """
         super().__init__(
             settings,
             options,
-            settings.commands,
+            COMMANDS.topics,
             since=clock() - COMMANDS_FOLLOWED_S,
             poll_ms=COMMANDS_POLL_MS,
         )
@@ -199,7 +197,7 @@ class FoldedCommands(CommandTopics):
     async def make_topics(self) -> None:
         """Makes both."""
         silent = Outage(self.settings.bootstrap, conditions=Conditions(self._clock))
-        await ensure_topics(self.settings, silent, specs=self.settings.commands)
+        await ensure_topics(self.settings, silent, specs=(self.commands, self.results))
 
     async def put(self, command: CommandRecord) -> None:
         """Writes a command; who asks for it then finds it, read or not."""
@@ -219,12 +217,12 @@ class FoldedCommands(CommandTopics):
         await self.writer.close()
 
 
-class ReplicaCommands:
-    """Implements `query_api.ports.WorkerCommands`; works on the replica's thread.
+class ReplicaCommands(ThreadCommands):
+    """Works on the replica's thread."""
 
-    Attributes:
-        issued: who waits, and what became of the last commands.
-    """
+    _issue_s = COMMAND_WRITE_S + COMMAND_OTHERS_S
+    _ended_s = COMMAND_REQUEST_S + COMMAND_OTHERS_S
+    _unread = UNREAD
 
     def __init__(
         self,
@@ -236,10 +234,6 @@ class ReplicaCommands:
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
-        thread: of the replica.
-        tracer: of the service.
         clock: Unix seconds.
         """
         self.issued = IssuedCommands(tracer)
@@ -247,16 +241,6 @@ class ReplicaCommands:
         self._thread = thread
         self._folded = FoldedCommands(settings, options, self.issued, clock=clock)
         thread.close_with(self._folded.close)
-
-    @property
-    def book(self) -> CommandBook:
-        """What became of the last commands."""
-        return self.issued.book
-
-    @property
-    def dropped(self) -> int:
-        """Records that cannot be used."""
-        return self._folded.dropped.total()
 
     def start(self) -> None:
         """Starts following, where there is anything; on the thread."""
@@ -309,25 +293,3 @@ class ReplicaCommands:
     async def _latest(self, limit: int, origin: str | None, since: float) -> list[CommandView]:
         await self._folded.until_caught_up(COMMANDS_CATCH_UP_S)  # else there are none
         return self.book.latest(limit, origin=origin, since=since)
-
-    # Called by other threads
-
-    async def issue(self, command: CommandRecord) -> None:
-        """See `WorkerCommands`."""
-        await self._thread.call(self._issue(command), COMMAND_WRITE_S + COMMAND_OTHERS_S, UNREAD)
-
-    async def ended(self, command_id: str) -> CommandView | None:
-        """See `WorkerCommands`."""
-        return await self._thread.call(
-            self._ended(command_id), COMMAND_REQUEST_S + COMMAND_OTHERS_S, UNREAD
-        )
-
-    async def find(self, command_id: str) -> CommandView | None:
-        """See `WorkerCommands`."""
-        return await self._thread.call(self._find(command_id), COMMAND_WRITE_S, UNREAD)
-
-    async def latest(
-        self, limit: int, *, origin: str | None = None, since: float = 0.0
-    ) -> list[CommandView]:
-        """See `WorkerCommands`."""
-        return await self._thread.call(self._latest(limit, origin, since), COMMAND_WRITE_S, UNREAD)

@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final
 
+from bridge.supervision import cancel
 from brokers.availability import describe
 from brokers.broker_settings import KafkaSettings
 from brokers.errors import AWAY
@@ -22,6 +23,7 @@ from brokers.options import ClientOptions
 from brokers.topics import ensure_topics
 from lmcache_adapter.bounds import COMMAND_CLOSE_S
 from lmcache_adapter.commands.executor import Executor
+from lmcache_adapter.commands.log import COMMANDS_TOPIC
 from lmcache_adapter.commands.topics import CommandTopics
 from schemas.clock import REAL_CLOCK
 from schemas.command_records import AnyCommandRecord, CommandRecord, ResultRecord
@@ -36,9 +38,6 @@ class CommandTopic(CommandTopics):
     """See the module. One loop.
 
     Args:
-        settings: of the deployment.
-        options: of its clients.
-        executor: asks the workers.
         clock: Unix seconds.
 
     Attributes:
@@ -59,7 +58,7 @@ class CommandTopic(CommandTopics):
         super().__init__(
             settings,
             options,
-            settings.commands[:1],
+            (COMMANDS_TOPIC,),
             since=clock(),
             poll_ms=LMCACHE_COMMANDS_POLL_MS,
         )
@@ -72,15 +71,13 @@ class CommandTopic(CommandTopics):
         try:
             await super().run()
         finally:
-            for task in self._running:
-                task.cancel()
-            await asyncio.gather(*self._running, return_exceptions=True)
+            await cancel(*self._running)
             self.executor.close()
             await self.writer.close()
 
     async def prepare(self) -> None:
         """See `Follower`."""
-        await ensure_topics(self.settings, specs=self.settings.commands)
+        await ensure_topics(self.settings, specs=(self.commands, self.results))
         await self.writer.open()
         self.problem = ""
         await super().prepare()

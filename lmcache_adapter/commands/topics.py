@@ -11,12 +11,13 @@ from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Message
 from brokers.clients import Clients
 from brokers.options import ClientOptions
+from lmcache_adapter.commands.log import COMMANDS_TOPIC, RESULTS_TOPIC
 from logs.entry_writer import EntryWriter
 from logs.recent import RecentFollower
 from schemas.codec import decode_command
 from schemas.command_records import AnyCommandRecord, encode_command
 from schemas.errors import RecordError
-from schemas.topics import TopicSpec, encode_instance
+from schemas.topics import TopicShape, TopicSpec, encode_instance
 
 _logger = logging.getLogger(__name__)
 
@@ -36,22 +37,21 @@ class CommandTopics(RecentFollower):
         self,
         settings: KafkaSettings,
         options: ClientOptions,
-        topics: Sequence[TopicSpec],
+        shapes: Sequence[TopicShape],
         *,
         since: float,
         poll_ms: int,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
-        topics: to be read.
         since, poll_ms: see `RecentFollower`.
         """
-        super().__init__(options, [one.name for one in topics], since=since, poll_ms=poll_ms)
+        names = [settings.topic(one).name for one in shapes]
+        super().__init__(options, names, since=since, poll_ms=poll_ms)
         self.dropped: Counter[str] = Counter()
         self.problem = ""
         self.settings = settings
-        self.commands, self.results = settings.commands
+        self.commands = settings.topic(COMMANDS_TOPIC)
+        self.results = settings.topic(RESULTS_TOPIC)
         self.writer = EntryWriter(Clients(options).command_producer)
 
     @abstractmethod

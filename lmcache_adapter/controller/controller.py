@@ -73,7 +73,6 @@ class Controller:
     """See the module. One thread; `now` is in monotonic seconds, `wall` in Unix seconds.
 
     Args:
-        models: of the instances.
         next_incarnation: of publishers in the log.
         clock: Unix seconds.
         known: the workers of the last run: the log says that they are registered.

@@ -29,7 +29,6 @@ class RememberedWorker(msgspec.Struct, frozen=True):
 
     Attributes:
         registration: that the log has.
-        locations: of its blocks.
         left_wall: see `Member`.
         kept: what is at some of the locations, where the run has ended in order.
     """
@@ -117,4 +116,6 @@ class Member:
         late_s = max(LMCACHE_BEATS_LATE * self.interval_s, LMCACHE_BEAT_LATE_MIN_S)
         if self.interval_s and now - self.heartbeat_at > late_s:
             return Doubt.WORKER_SILENT
-        return None if self.worker.is_whole else Doubt.NOT_SYNCED
+        if not self.worker.is_whole:
+            return Doubt.NOT_SYNCED
+        return Doubt.COPIES_UNKNOWN if self.worker.copies.are_unknown else None

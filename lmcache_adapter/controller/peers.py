@@ -24,7 +24,6 @@ def look_up(
 
     Args:
         request: hashes of a prompt's chunks, in order.
-        members: all workers.
         scope: the asker's stream without an instance.
     """
     hashes = [key_of(one) for one in request.hashes[:LMCACHE_HASHES_MAX]]

@@ -198,7 +198,6 @@ def command_of(
     """The record of a command.
 
     Args:
-        asked: for what.
         registrations: of LMCache's workers, all of them.
         clock: Unix seconds.
 

@@ -158,7 +158,6 @@ def command_routes(
     Args:
         view: a table, which has the workers.
         commands: has them executed; None: nobody does.
-        bodies: of requests.
         default_wire: of requests that name none.
     """
     router = Routes(tags=["LMCache"])

@@ -35,9 +35,7 @@ def lmcache_routes(
     """The routes that only look.
 
     Args:
-        view: a table.
         workers: who knows more of the workers; None: nobody.
-        bodies: of requests.
         default_wire: of requests that name none.
     """
     router = Routes(tags=["LMCache"])

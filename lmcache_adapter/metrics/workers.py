@@ -11,12 +11,7 @@ if TYPE_CHECKING:
 
 
 class Lmcache(NamedTuple):
-    """What is shown.
-
-    Attributes:
-        counters: of the controller.
-        dropped: what was dropped, by reason.
-    """
+    """What is shown."""
 
     counters: "LmcacheCounters"
     dropped: Mapping[str, int]

@@ -55,12 +55,12 @@ class WorkerLinks:
     """See the module.
 
     Args:
-        context: of the socket.
         socket: bound afterwards.
 
     Attributes:
         refused: links that were closed, as there were too many.
         broken: links that were closed for what they sent.
+        monitor: to be polled beside the socket.
     """
 
     def __init__(
@@ -71,15 +71,10 @@ class WorkerLinks:
         self._socket = socket
         address = f"inproc://lmcache-links-{next(_monitor_numbers)}"
         socket.monitor(address, _EVENTS)
-        self._monitor = context.socket(zmq.PAIR)
-        self._monitor.linger = 0
-        self._monitor.connect(address)
+        self.monitor = context.socket(zmq.PAIR)
+        self.monitor.linger = 0
+        self.monitor.connect(address)
         self._links: dict[int, _Link] = {}
-
-    @property
-    def monitor(self) -> "zmq.Socket[bytes]":
-        """To be polled beside the socket."""
-        return self._monitor
 
     def __len__(self) -> int:
         return len(self._links)
@@ -93,7 +88,7 @@ class WorkerLinks:
         """
         while True:
             try:
-                message = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+                message = parse_monitor_message(self.monitor.recv_multipart(zmq.NOBLOCK))
             except zmq.Again:
                 return
             descriptor = message["value"]
@@ -134,7 +129,7 @@ class WorkerLinks:
     def close(self) -> None:
         """Ends."""
         self._socket.disable_monitor()
-        self._monitor.close()
+        self.monitor.close()
         for link in self._links.values():
             link.received.close()
         self._links.clear()

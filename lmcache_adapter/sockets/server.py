@@ -59,7 +59,6 @@ class ControllerSockets:
     """See the module. Made and closed by its owner; `run` is for one thread.
 
     Args:
-        address: to bind.
         controller: answers; used by `run` alone.
         hand_over: takes what is new of workers; never waits.
 

@@ -47,18 +47,13 @@ class TopicService(RecentFollower):
     """See the module.
 
     Args:
-        settings: where the topic is.
-        models: of the models that it names.
         data: the directory of the file that names the publishers.
-        sink: of the loop.
         floor: which incarnation of a publisher the log has, as far as that is known here.
         take_lost: the publishers of which the sink has dropped something.
-        clock: of the process.
 
     Attributes:
         followed: the publishers, for heartbeats.
         watched_at: when the loop was last seen to go on; monotonic seconds.
-        dropped: what was dropped, by reason.
         faults: unexpected errors.
         is_reached: whether the brokers answer.
 
@@ -109,7 +104,7 @@ class TopicService(RecentFollower):
 
         def model_of(name: str) -> ModelOf:
             model = models.named(name)
-            return ModelOf(model.tenant_id, model.block_size)
+            return ModelOf(model.tenant_id, model.block_size, model.says_all)
 
         self.servers = Servers(
             settings.topic,

@@ -62,14 +62,14 @@ _TIERS: Final = {
 }
 
 
-class _Place(NamedTuple):
+class _ChunkLocation(NamedTuple):
     """Where a chunk is, on one tier."""
 
     backend: str
     group: int
 
 
-ChunkTiers = dict[Tier, dict[int, set[_Place]]]
+ChunkTiers = dict[Tier, dict[int, set[_ChunkLocation]]]
 
 
 class ModelOf(NamedTuple):
@@ -78,10 +78,12 @@ class ModelOf(NamedTuple):
     Attributes:
         tenant_id: whose it is.
         block_size: tokens of a chunk.
+        says_all: whether no event of it is dropped before it is numbered.
     """
 
     tenant_id: str
     block_size: int
+    says_all: bool = False
 
 
 class _Stream:
@@ -121,11 +123,9 @@ class Servers:
     """See the module. One thread; `now` is in monotonic seconds.
 
     Args:
-        topic: its name.
         model_of: by the model's name.
         next_incarnation: of publishers in the log.
         clock: Unix seconds.
-        dropped: counts what is dropped.
         known: the publishers of the run before: those that the topic does not have are ended.
 
     Attributes:
@@ -228,7 +228,7 @@ class Servers:
         if stream is None:
             return
         tier = _TIERS[batch.tier, batch.shared]
-        place = _Place(batch.backend, entry.key.object_group_id)
+        place = _ChunkLocation(batch.backend, entry.key.object_group_id)
         chunk = entry.key.chunk
         name: tuple[object, ...] = ()
         if batch.shared:
@@ -244,7 +244,7 @@ class Servers:
             self._shared.pop(name, None)
         self._touched[stream.registration.publisher] = None
 
-    def _store(self, stream: _Stream, tier: Tier, place: _Place, chunk: int) -> None:
+    def _store(self, stream: _Stream, tier: Tier, place: _ChunkLocation, chunk: int) -> None:
         held = stream.held.setdefault(tier, {})
         places = held.get(chunk)
         if places is not None and (place in places or len(places) >= LMCACHE_TOPIC_PLACES_MAX):
@@ -260,7 +260,7 @@ class Servers:
         if stream.is_written:
             stream.journal.put(tier, chunk, is_stored=True)
 
-    def _delete(self, stream: _Stream, tier: Tier, place: _Place, chunk: int) -> None:
+    def _delete(self, stream: _Stream, tier: Tier, place: _ChunkLocation, chunk: int) -> None:
         held = stream.held.get(tier, {})
         places = held.get(chunk)
         if places is None or place not in places:
@@ -294,6 +294,7 @@ class Servers:
             dp_rank=key.rank,
             tenant_id=model.tenant_id,
             additional_salt=key.cache_salt,
+            kv_offloading="native" if model.says_all else "",
             registered_at=self._clock(),
         )
         publisher = registration.publisher

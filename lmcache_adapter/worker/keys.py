@@ -13,11 +13,7 @@ LMCACHE_FULL_RATIO: Final = 0.9  # of them: then nobody is asked for a full sync
 
 
 class Budget:
-    """How many keys, and operations that wait, all workers may have. One owner.
-
-    Attributes:
-        used: of them.
-    """
+    """How many keys, and operations that wait, all workers may have. One owner."""
 
     def __init__(self, most: int = LMCACHE_KEYS_MAX) -> None:
         self.used = 0

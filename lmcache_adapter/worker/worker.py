@@ -16,7 +16,7 @@ a loss; LMCache itself only warns of it. We write a gap and ask for a full sync.
 A full sync has the keys of one location as of some moment after it was asked for. So operations
 that come from then on are kept, and applied to the keys that came: whether one of them happened
 before that moment or after it, in a set the last one decides. Nothing that comes during a sync is
-discarded, as LMCache's own controller does.
+discarded, as LMCache's own controller does. Of which chunks there are several: `copies.py`.
 """
 
 from array import array
@@ -38,6 +38,7 @@ from lmcache_adapter.wire.messages import (
     Operation,
     key_of,
 )
+from lmcache_adapter.worker.copies import Copies
 from lmcache_adapter.worker.full_sync import FullSync
 from lmcache_adapter.worker.keys import Budget, Keys
 from lmcache_adapter.worker.numbering import Numbering
@@ -110,7 +111,6 @@ class Worker:
     Args:
         lines: of its publisher.
         budget: of all workers.
-        dropped: counts what is dropped, see `DropReason`.
         strays: how many links have ended of which nobody knows whether they were the worker's.
         locations: those of which an earlier process of this bridge has written: what they hold is
             not known, and only of one of them a full sync tells it.
@@ -118,8 +118,8 @@ class Worker:
 
     Attributes:
         keys: what it holds, as far as that is known.
+        copies: of which of that it holds several.
         contents: how far that is.
-        jumps: how often operations were missing.
         syncs_asked, syncs_whole: full syncs.
     """
 
@@ -134,6 +134,7 @@ class Worker:
         kept: Mapping[str, KeptLocation] = MappingProxyType({}),
     ) -> None:
         self.keys = Keys(budget)
+        self.copies = Copies()
         self.contents = Contents.UNKNOWN
         self.jumps = self.syncs_asked = self.syncs_whole = 0
         self._lines = lines
@@ -172,6 +173,7 @@ class Worker:
         self._since = None
         self._waiting.close()
         self.keys.clear()
+        self.copies.clear()
 
     def heard(self) -> None:
         """It has pushed something over a link that is up."""
@@ -202,7 +204,8 @@ class Worker:
         kept = {}
         for location, keys in self.keys:
             number = self._numbering.expected(location)
-            if location != SYNCED and location not in self._missing and number is not None:
+            is_known = location not in self._missing and not self.copies.at(location)
+            if location != SYNCED and is_known and number is not None:
                 kept[location] = KeptLocation(number, to_little_endian(array("Q", keys)))
         return kept
 
@@ -231,8 +234,15 @@ class Worker:
             self._apply(location, held, operations, self._lines.put)
 
     def _apply(
-        self, location: str, held: set[int], operations: Sequence[Operation], put: _Put
+        self,
+        location: str,
+        held: set[int],
+        operations: Sequence[Operation],
+        put: _Put,
+        *,
+        is_known: bool = True,
     ) -> None:
+        """Where not `is_known`, what is held may have these operations already."""
         tier = tier_of(location)
         keys = self.keys
         refused = 0
@@ -244,7 +254,9 @@ class Worker:
                         put(tier, key, is_stored=True)
                     else:
                         refused += 1
-            elif key in held:
+                elif is_known:
+                    self.copies.add(location, key)
+            elif key in held and not self.copies.remove(location, key, is_counted=is_known):
                 keys.remove(held, key)
                 put(tier, key, is_stored=False)
         if refused:
@@ -283,7 +295,7 @@ class Worker:
         for location, operations in held:
             keys = self.keys.at(location)
             assert keys is not None, "operations at further locations do not wait"
-            self._apply(location, keys, operations, put)
+            self._apply(location, keys, operations, put, is_known=False)
 
     def look(self, now: float) -> None:
         """Ends what takes too long; to be called now and then."""
@@ -412,6 +424,7 @@ class Worker:
         was_unknown = self.contents is Contents.UNKNOWN
         location = sync.location
         keys = set(sync.keys())
+        self.copies.replace(location, sync.keys() if len(keys) < sync.total else ())
         is_sound = sync.has_all and not since.is_broken and location not in since.lost
         sync.release()
         if not self.keys.replace(location, keys):  # Step 1.

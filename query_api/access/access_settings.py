@@ -3,34 +3,56 @@
 import socket
 from ipaddress import ip_address
 from pathlib import Path
-
-import msgspec
+from typing import Final
 
 from query_api.access.guard import Guard
 from query_api.access.key_ring import KeyRing
+from query_api.bounds import KEY_RATE_MAX
 from schemas.errors import ConfigurationError
+from schemas.setting import Setting, part, setting
+
+INSECURE: Final = Setting(
+    "access.insecure",
+    "Listen beyond loopback without keys: all who reach the address may ask, and change what is"
+    " followed.",
+    flag="--insecure",
+    is_usual=True,
+)
 
 
-class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What `--keys` and the options beside it say.
+@part
+class AccessSettings:
+    """What `--keys` and the settings beside it say."""
 
-    Attributes:
-        keys: the file of keys; None: whoever reaches the address may ask.
-        address_rate: requests a second of one address; None: as many as there are.
-        opens_probes: whether anybody may ask `/health` and `/ready` whether the service is up.
-        is_insecure: whether it may listen beyond loopback without keys.
-    """
-
-    keys: Path | None = None
-    address_rate: float | None = None
-    opens_probes: bool = False
-    is_insecure: bool = False
+    keys: Path | None = setting(
+        "access.keys",
+        "The file of keys, of which every request must have one; read again when it changes."
+        " `reprise keys add` makes it.  [default: none, and loopback only]",
+        flag="--keys",
+        is_usual=True,
+        path="file",
+        default=None,
+    )
+    is_insecure: bool = setting(INSECURE, default=False)
+    address_rate: float | None = setting(
+        "access.rate_per_address",
+        "Requests a second of one address.  [default: as many as there are]",
+        flag="--rate-per-address",
+        bounds=(0.1, KEY_RATE_MAX),
+        default=None,
+    )
+    opens_probes: bool = setting(
+        "access.open_probes",
+        "Say at /health and /ready to callers without a key whether the service is up, and"
+        " nothing else; to loopback it always does.",
+        flag="--open-probes",
+        default=False,
+    )
 
     def check_host(self, host: str, option: str) -> None:
         """Raises ConfigurationError where that address would answer strangers.
 
         Args:
-            host: to listen on.
             option: that names it, for the error.
         """
         if self.keys is None:
@@ -54,7 +76,6 @@ def check_loopback(
     it may be.
 
     Args:
-        host: to listen on.
         option: that names it.
         is_insecure: whether somebody said so.
         remedy: what to do, for the error.

@@ -15,7 +15,6 @@ class AccessError(RepriseError):
         field: of the request at fault, or None.
         status: as HTTP has it: 401 without a key that is known, 403 with one that has not the right
             or not the tenant, 429 too often.
-        headers: of the answer.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ def too_often(reason: str, text: str, after_s: int) -> AccessError:
 
     Args:
         reason: which bound.
-        text: what it is.
         after_s: when, whole seconds from now.
     """
     return AccessError(reason, text, status=429, headers={"retry-after": str(after_s)})

@@ -20,6 +20,7 @@ KEYS_SHOWN_MAX: Final = 1_000  # as labels of a metric; all others are one more
 KEY_FAILURES_PER_S: Final = 5.0  # requests of one address without a key that is known
 KEY_FAILURES_BURST: Final = 50.0  # so many at once
 
+_TOLD: Final = frozenset({Right.QUERY, Right.ROUTE})
 logger = logging.getLogger(__name__)
 OTHER_KEYS: Final = "other"
 
@@ -32,11 +33,10 @@ class Guard:
         address_rate: requests a second of one address; None: as many as there are.
         opens_probes: whether `GET /health` and `/ready` say without a key, to any address, whether
             the service is up; to loopback they always do.
-        when_admitted: called with the header of a query that was let through, where it may as well
-            be elsewhere, since its key has no rate: for so many seconds, about these tenants; None:
-            about any.
+        when_admitted: called with the header of a query or of a request to be routed that was let
+            through, where it may as well be elsewhere, since its key has no rate: for so many
+            seconds, for queries, for routes, about these tenants; None: about any.
         when_changed: called when what `when_admitted` said holds no more.
-        refused: requests, by reason.
         by_key: requests that were let through, by the key's id.
     """
 
@@ -51,7 +51,7 @@ class Guard:
         self.ring = ring
         self.address_rate = address_rate
         self.opens_probes = opens_probes
-        self.when_admitted: Callable[[bytes, float, list[str] | None], None] = _nobody
+        self.when_admitted: Callable[[bytes, float, bool, bool, list[str] | None], None] = _nobody
         self.when_changed: Callable[[], None] = lambda: None
         if ring is not None:
             ring.when_changed = self._change
@@ -128,7 +128,7 @@ class Guard:
                 text = f"Expected at most {key.rate:g} requests/s of the key {key.id}"
                 raise too_often("key_rate", text, whole_seconds(wait))
         self._count(key.id, 1)
-        if right is Right.QUERY and key.rate is None and authorization:
+        if right in _TOLD and key.rate is None and authorization:
             self._tell(self.ring, authorization, key)
         return access
 
@@ -137,8 +137,11 @@ class Guard:
         if len(self._admitted) >= KEYS_VERIFIED_MAX:
             self._admitted.clear()
         self._admitted[authorization] = key.id
-        tenants = key.access.tenants
-        self.when_admitted(authorization, holds_s, None if tenants is None else list(tenants))
+        access = key.access
+        tenants = None if access.tenants is None else list(access.tenants)
+        self.when_admitted(
+            authorization, holds_s, access.may(Right.QUERY), access.may(Right.ROUTE), tenants
+        )
 
     def _change(self) -> None:
         self.when_changed()
@@ -189,7 +192,9 @@ class Guard:
         logger.warning("Requests were refused, by reason: %s; their callers are told", counts)
 
 
-def _nobody(header: bytes, seconds: float, tenants: list[str] | None) -> None:
+def _nobody(
+    header: bytes, seconds: float, queries: bool, routes: bool, tenants: list[str] | None
+) -> None:
     """Everything is answered here."""
 
 

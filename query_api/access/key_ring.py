@@ -40,7 +40,6 @@ class KeyRing:
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        path: of the file.
         clock: Unix seconds.
         monotonic: seconds.
 

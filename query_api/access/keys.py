@@ -25,8 +25,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from query_api.access.rights import Access, Right
+from query_api.bounds import KEY_RATE_MAX
 from schemas.errors import ConfigurationError
-from schemas.limits import KEY_RATE_MAX, MIB, NAME_BYTES_MAX, SETTING_SHOWN_CHARS_MAX
+from schemas.limits import MIB, NAME_BYTES_MAX, SETTING_SHOWN_CHARS_MAX
 from storage.files import read_file
 
 KEYS_MAX: Final = 10_000  # in a file of keys
@@ -45,7 +46,6 @@ class Key(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         digest: SHA-256 of its secret, 32 bytes.
-        access: what it may do.
         expires: Unix seconds; None: never.
         rate: requests a second; None: as many as there are.
         certificate: a client whose certificate is for this name needs no other key (mutual TLS);
@@ -123,7 +123,6 @@ def check_tenants(tenants: frozenset[str], where: str) -> frozenset[str]:
     """The tenants, if they can be some.
 
     Args:
-        tenants: their names.
         where: what names them, for the error.
 
     Raises:
@@ -178,7 +177,6 @@ def read_keys(text: str, name: str) -> dict[str, Key]:
     """The keys of a file, by id.
 
     Args:
-        text: of the file.
         name: of the file, for errors.
 
     Raises:

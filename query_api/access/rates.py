@@ -14,9 +14,6 @@ class RateLimit:
     A name may send what it has saved, RATE_BURST_S of its rate and at least one request, at once.
     Of more than RATE_BUCKETS_MAX names those that were not heard of for the longest time are
     forgotten: they may begin anew.
-
-    Attributes:
-        refused: how many requests were.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -31,7 +28,6 @@ class RateLimit:
         """Counts a request; returns 0.0, or seconds until there is room for it.
 
         Args:
-            name: whose.
             rate: requests a second.
             burst: how many at once; None: those of RATE_BURST_S.
         """

@@ -29,7 +29,6 @@ class Access(NamedTuple):
 
     Attributes:
         key_id: of its key; "" for nobody's.
-        rights: what it may do.
         tenants: whose data it sees; None: everybody's.
         is_probe: without a key; it learns whether the service is ready, and nothing else.
     """
@@ -39,9 +38,13 @@ class Access(NamedTuple):
     tenants: frozenset[str] | None = None
     is_probe: bool = False
 
+    def may(self, right: Right) -> bool:
+        """Whether it has that right."""
+        return right in self.rights or Right.ADMIN in self.rights
+
     def check(self, right: Right) -> None:
         """Raises AccessError where it may not."""
-        if right not in self.rights and Right.ADMIN not in self.rights:
+        if not self.may(right):
             has = ", ".join(sorted(self.rights)) or "none"
             text = f"Expected a key with the right {right}; this one, {self.key_id}, has: {has}"
             raise AccessError("no_right", text)

@@ -54,9 +54,6 @@ class Calls:
     """What both services answer from one table.
 
     Args:
-        view: what is answered from.
-        counts: of calls and of what is left out.
-        settings: see `GrpcSettings`.
         only_exact: whether publishers are left out that are not `exact`.
         tracer: makes the spans of queries whose call has a `traceparent`.
         monotonic: seconds.
@@ -145,8 +142,8 @@ class Calls:
                         await context.write(reply)
                 status = grpc.StatusCode.OK
             except TimeoutError:
-                status = not_read(GRPC_WRITE_S).code
-                await self._abort(method, not_read(GRPC_WRITE_S), context)
+                status = not_read().code
+                await self._abort(method, not_read(), context)
             except GrpcRefusal as refusal:
                 status = refusal.code
                 await self._abort(method, refusal, context)

@@ -4,7 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import number_field, text_field
+from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.ports import View
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope, PublisherKey, StreamKey
@@ -53,7 +55,6 @@ class Holders:
     looked for until the next time.
 
     Args:
-        view: that has them.
         clock: seconds.
     """
 
@@ -134,6 +135,33 @@ class Holders:
             self._by_stream.setdefault(publisher.stream, {})[publisher.dp_rank] = holder
         self._scopes = {}
         self._urls = frozenset(holder.url for holder in self._known.values())
+
+
+class HolderIndex:
+    """One table as a router sees it that asks by gRPC.
+
+    Args:
+        holders: what the router calls the publishers.
+        counts: what was left out.
+        settings: the tenant, and the model.
+        only_exact: whether publishers are left out that are not `exact`.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        holders: Holders,
+        counts: GrpcCounts,
+        settings: GrpcSettings,
+        *,
+        only_exact: bool,
+    ) -> None:
+        self._view = view
+        self._holders = holders
+        self._counts = counts
+        self._tenant_id = settings.tenant_id
+        self._model_name = settings.model_name or None
+        self._only_exact = only_exact
 
 
 def _holder(registration: Registration, blocks: int) -> Holder:

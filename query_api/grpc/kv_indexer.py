@@ -9,14 +9,12 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from query_api.grpc.bounds import GRPC_HASHES_MAX, GRPC_TEXT_BYTES_MAX
-from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_tag, number_field, varint
-from query_api.grpc.grpc_settings import GrpcSettings
-from query_api.grpc.holders import BestHolders, Holder, Holders
+from query_api.grpc.holders import BestHolders, Holder, HolderIndex
 from query_api.grpc.messages.kv_indexer_pb2 import MatchExternalKvPrefixRequest
 from query_api.grpc.refusals import malformed, too_large
 from query_api.grpc.traces import hashes_attributes
-from query_api.ports import View, positions_text
+from query_api.ports import positions_text
 from schemas.answer_states import AnswerState
 from schemas.tracing import NO_SPAN, Span
 
@@ -35,32 +33,8 @@ def _blocks(blocks: int) -> bytes:
     return number_field(2, blocks)
 
 
-class KvIndexer:
-    """One table as SGLang's router sees it.
-
-    Args:
-        view: what is answered from.
-        holders: what the router calls the publishers.
-        counts: what was left out.
-        settings: the tenant, and the model.
-        only_exact: whether publishers are left out that are not `exact`.
-    """
-
-    def __init__(
-        self,
-        view: View,
-        holders: Holders,
-        counts: GrpcCounts,
-        settings: GrpcSettings,
-        *,
-        only_exact: bool,
-    ) -> None:
-        self._view = view
-        self._holders = holders
-        self._counts = counts
-        self._tenant_id = settings.tenant_id
-        self._model_name = settings.model_name or None
-        self._only_exact = only_exact
+class KvIndexer(HolderIndex):
+    """One table as SGLang's router sees it."""
 
     def match_prefix(self, message: bytes, span: Span = NO_SPAN) -> bytes:
         """The answer to `MatchExternalKvPrefix`: who holds how many of the first blocks, the

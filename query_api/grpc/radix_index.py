@@ -8,10 +8,8 @@ from typing import Final
 from google.protobuf.message import DecodeError
 
 from query_api.grpc.bounds import GRPC_HASHES_MAX
-from query_api.grpc.counts import GrpcCounts
 from query_api.grpc.encoding import bytes_field, bytes_tag, number_field, varint
-from query_api.grpc.grpc_settings import GrpcSettings
-from query_api.grpc.holders import BestHolders, Holder, Holders
+from query_api.grpc.holders import BestHolders, Holder, HolderIndex
 from query_api.grpc.messages.radix_index_pb2 import (
     TOKENS,
     Keyspace,
@@ -20,7 +18,7 @@ from query_api.grpc.messages.radix_index_pb2 import (
     Update,
 )
 from query_api.grpc.refusals import malformed
-from query_api.ports import View, positions_text
+from query_api.ports import positions_text
 from query_api.traces import query_attributes
 from schemas.answer_states import AnswerState
 from schemas.events import TOKEN_HASH_SEED
@@ -44,23 +42,8 @@ def _blocks(blocks: int) -> bytes:
     return number_field(2, blocks) + bytes_field(5, number_field(2, blocks))
 
 
-class RadixIndex:
-    """One table as SMG's gateway sees it. Arguments as of `KvIndexer`."""
-
-    def __init__(
-        self,
-        view: View,
-        holders: Holders,
-        counts: GrpcCounts,
-        settings: GrpcSettings,
-        *,
-        only_exact: bool,
-    ) -> None:
-        self._view = view
-        self._holders = holders
-        self._counts = counts
-        self._tenant_id = settings.tenant_id
-        self._only_exact = only_exact
+class RadixIndex(HolderIndex):
+    """One table as SMG's gateway sees it."""
 
     def match(self, message: bytes, span: Span = NO_SPAN) -> bytes:
         """The answer to one `Query`: who holds how many of the first blocks, the longest first; of

@@ -2,6 +2,8 @@
 
 import grpc
 
+from query_api.grpc.bounds import GRPC_WRITE_S
+
 
 class GrpcRefusal(Exception):
     """A call, or a stream, that ends with an error.
@@ -54,12 +56,12 @@ def too_many_streams(most: int) -> GrpcRefusal:
     )
 
 
-def not_read(seconds: float) -> GrpcRefusal:
+def not_read() -> GrpcRefusal:
     """A stream whose answers its client does not read."""
     return GrpcRefusal(
         grpc.StatusCode.RESOURCE_EXHAUSTED,
         "answer_not_read",
-        f"Expected the last answer to be read within {seconds:.0f} s, but it was not",
+        f"Expected the last answer to be read within {GRPC_WRITE_S:.0f} s, but it was not",
     )
 
 

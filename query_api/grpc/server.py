@@ -65,12 +65,9 @@ class GrpcServer:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
-        view: what is answered from.
-        settings: see `GrpcSettings`.
         only_exact: whether publishers are left out that are not `exact`.
         guard: who may ask; this server's alone. None: everybody.
         tls: how it is encrypted; None: it is not.
-        tracer: of the service.
 
         Raises:
             ConfigurationError: the address cannot be bound.
@@ -111,9 +108,10 @@ class GrpcServer:
             options=_OPTIONS, interceptors=self._checks, maximum_concurrent_rpcs=GRPC_CALLS_MAX
         )
         server.add_generic_rpc_handlers(self._calls.handlers())
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        host, port = settings.listen
+        host = f"[{host}]" if ":" in host else host
         try:
-            address = f"{host}:{settings.port}"
+            address = f"{host}:{port}"
             if self._credentials is None:
                 port = server.add_insecure_port(address)
             else:
@@ -121,7 +119,7 @@ class GrpcServer:
         except RuntimeError as error:
             bound.set_exception(
                 ConfigurationError(
-                    f"Cannot listen on {host}:{settings.port}. Stop what listens there, or"
+                    f"Cannot listen on {host}:{port}. Stop what listens there, or"
                     f" choose another address with --grpc: {cause_of(error)}"
                 )
             )

@@ -19,10 +19,7 @@ def begin_query(tracer: Tracer, service: str, method: str, parent: str) -> Span:
     """The span of one query; unrecorded without a parent, as of those by HTTP.
 
     Args:
-        tracer: of the service.
         service: as its protocol names it.
-        method: of that.
-        parent: of the call.
     """
     if not parent:
         return NO_SPAN

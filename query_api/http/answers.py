@@ -177,6 +177,10 @@ def _service(service: ServiceView) -> Document:
         "KvBytesPerToken": registration.kv_bytes_per_token,
         "MaxNumSeqs": registration.max_num_seqs,
         "KvCapacityTokens": registration.kv_capacity_tokens,
+        "KvOffloading": registration.kv_offloading,
+        "KvPartialReuse": registration.kv_partial_reuse,
+        "KvCacheGroups": registration.kv_cache_groups,
+        "LoraReload": registration.lora_reload,
         "Url": registration.url,
         "CurveServerKey": registration.curve_server_key,
         "Incarnation": service.state.incarnation,
@@ -187,8 +191,8 @@ def _service(service: ServiceView) -> Document:
         "State": service.standing.state.value,
         "Reason": str(service.standing.reason),
         "Since": service.standing.since,
-        "Activity": service.acting[0],
-        "ActivitySince": service.acting[1],
+        "Activity": service.activity[0],
+        "ActivitySince": service.activity[1],
     }
 
 

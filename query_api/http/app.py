@@ -29,6 +29,7 @@ from query_api.http.errors import (
 from query_api.http.explain_answer import past_routes
 from query_api.http.feature import HttpParts, MakeFeature, Streams
 from query_api.http.health import package_version
+from query_api.http.http_settings import HttpSettings
 from query_api.http.metrics import HttpMetrics
 from query_api.http.openapi import Documentation
 from query_api.http.origins import check_origin
@@ -57,8 +58,7 @@ def create_app(
     registry: PublisherRegistry,
     features: Sequence[MakeFeature] = (),
     *,
-    default_wire: Wire = Wire.JSON,
-    only_exact: bool = False,
+    settings: HttpSettings = HttpSettings(),  # noqa: B008 -- immutable
     history: History | None = None,
     audit: AuditQueue | None = None,
     guard: Guard | None = None,
@@ -71,10 +71,7 @@ def create_app(
         view: what is answered from.
         registry: what registrations change.
         features: what other rooms add, in the order in which their routes are looked at.
-        default_wire: of requests that name none, and of their answers; msgpack is Conductor's, with
-            its answers to unknown paths and methods.
-        only_exact: whether queries leave out instances that are not `exact`, unless they ask for
-            all (`?only=all`).
+        settings: what holds where a request does not say it.
         history: answers `?as_of=...`; None where no past is kept.
         audit: keeps a share of the answers to queries; the kernels of the view know it, too.
         guard: who may ask; None: everybody.
@@ -86,6 +83,7 @@ def create_app(
     ValueError.
     """
     bodies, version = Bodies(), package_version()
+    default_wire, only_exact = settings.default_wire, settings.only_exact
     metrics = HttpMetrics(view.metrics, bodies)
     text = None if tokenizer is None else TextBodies(tokenizer)
     parts = HttpParts(
@@ -110,7 +108,15 @@ def create_app(
     guard = _closed(guard)
     if guard is not None:
         view.metrics.register(AccessMetrics(guard))
-    plain = plain_answers(view, metrics, only_exact=only_exact, guard=guard, is_traced=tracer.is_on)
+    decisions = [each.decisions for each in added if each.decisions is not None]
+    plain = plain_answers(
+        view,
+        metrics,
+        only_exact=only_exact,
+        guard=guard,
+        is_traced=tracer.is_on,
+        decisions=decisions[0] if decisions else None,
+    )
     endpoints = [hot, *(one for each in added for one in each.endpoints)]
     streams = [one for each in added for one in each.streams]
     return _Front(app, documentation, endpoints, metrics, refusals, plain, guard, streams)

@@ -28,7 +28,6 @@ class AnswerAudit:
     """Of one app; its answers are given on one thread.
 
     Args:
-        queue: where to.
         clock: Unix seconds.
     """
 

@@ -29,7 +29,6 @@ class Rule(NamedTuple):
     """What a route needs.
 
     Attributes:
-        right: of the key.
         for_all: whether its answer cannot be told apart by tenant, so that a key for some tenants
             is refused.
         is_probe: whether it may be asked without a key, for one word.

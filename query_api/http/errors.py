@@ -158,7 +158,6 @@ def describe(error: RepriseError, *, in_full: bool = False) -> tuple[int, ErrorE
     """Status and envelope of an error; the table is in the module's docstring.
 
     Args:
-        error: of the request.
         in_full: whether the text is to have what only the JSON form says.
     """
     if isinstance(error, RequestError):

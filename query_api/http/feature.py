@@ -18,14 +18,10 @@ class HttpParts(NamedTuple):
     """What routes are made of.
 
     Attributes:
-        view: what is answered from.
-        registry: what registrations change.
         bodies: reads those of requests.
         metrics: counts requests.
         unknown: scopes that were asked for and are not known.
         default_wire: of requests that name none.
-        tracer: makes spans of requests.
-        version: of the release.
         text: makes tokens of text in bodies; None: nothing does.
     """
 
@@ -52,6 +48,14 @@ class Streams(Protocol):
         ...
 
 
+class PlainDecisions(Protocol):
+    """What the plain listener decides by, in the kernel."""
+
+    def begin(self) -> object | None:
+        """A listener begins: what it is handed, of the kernel; None: it decides nothing."""
+        ...
+
+
 class Feature(NamedTuple):
     """What a room adds.
 
@@ -59,11 +63,13 @@ class Feature(NamedTuple):
         routes: for Starlette, and for the document.
         endpoints: hot routes, which are served in front of Starlette.
         streams: answers that never end.
+        decisions: of the plain listener; None: the room has none.
     """
 
     routes: Routes
     endpoints: Sequence[PostEndpoint] = ()
     streams: Sequence[Streams] = ()
+    decisions: PlainDecisions | None = None
 
 
 MakeFeature = Callable[[HttpParts], Feature]

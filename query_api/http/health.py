@@ -52,8 +52,6 @@ def digest_document(
     """The answer of `GET /digest`; tables that folded the same records have the same `digest`.
 
     Args:
-        kernel: that has the table.
-        position: of the table.
         admits: whether contexts of a tenant are shown, and part of the digest.
     """
     contexts = sorted(

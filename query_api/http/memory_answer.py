@@ -12,7 +12,6 @@ def memory_document(segments: Iterable[SegmentView], view: View | None = None) -
     """The answer of `GET /memory`.
 
     Args:
-        segments: what is known.
         view: says how far answers of an instance can be trusted; None where nobody knows.
     """
     shown = [_segment(one, view) for one in segments]

@@ -31,9 +31,6 @@ class Exposition:
     Families are collected on the loop, where what they show is changed, and written in a thread:
     with thousands of publishers that takes more than a second. Whoever asks while an answer is
     being written gets that one.
-
-    Args:
-        registry: what is shown.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:
@@ -46,14 +43,14 @@ class Exposition:
         """
         writing = self._writing.get(accept)
         if writing is None:
-            collected = _Collected(list(self._registry.collect()))
+            collected = _CollectedFamilies(list(self._registry.collect()))
             task = asyncio.to_thread(_exposition, collected, accept)
             writing = self._writing[accept] = asyncio.create_task(task)
             writing.add_done_callback(lambda _: self._writing.pop(accept))
         return await asyncio.shield(writing)
 
 
-class _Collected:
+class _CollectedFamilies:
     """Families as an encoder takes them: it calls nothing but `collect`."""
 
     def __init__(self, families: list[Metric]) -> None:
@@ -64,7 +61,7 @@ class _Collected:
         return self._families
 
 
-def _exposition(collected: _Collected, accept: str) -> tuple[bytes, str]:
+def _exposition(collected: _CollectedFamilies, accept: str) -> tuple[bytes, str]:
     registry = cast(CollectorRegistry, collected)
     try:
         encoder, content_type = choose_encoder(accept)
@@ -79,7 +76,6 @@ class QueryMetrics:
 
     Attributes:
         seconds, tokens: of each query sorted so far.
-        hit_tokens: of all of them.
     """
 
     __slots__ = ("_waiting", "hit_tokens", "seconds", "tokens")
@@ -120,7 +116,6 @@ class HttpMetrics(Collector):
     """All routes of one app; registers itself, so that one registry serves one app.
 
     Attributes:
-        bodies: of the app's requests.
         requests: how many were answered, by route and status.
         routes: what each hot route counts.
         when_collected: called before they are shown.

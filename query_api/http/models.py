@@ -7,7 +7,7 @@ texts are part of the contract; these types say what passes.
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from schemas.arrays import Token
 from schemas.limits import (
@@ -19,12 +19,14 @@ from schemas.limits import (
 )
 from schemas.registration import (
     CurveServerKey,
+    KvCacheGroups,
     KvOffloading,
     KvPartialReuse,
     KvTokenBytes,
     KvTokens,
     LabelName,
     LabelValue,
+    LoraReload,
     ReportMode,
     SequencesAtOnce,
 )
@@ -216,7 +218,10 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         Meta(
             description="With `none` the engine keeps no blocks elsewhere than on its GPU; with"
             " `native` it does so itself, and says what is gone from there; with `lmcache` LMCache"
-            " does within it, whose blocks are known by their tokens. JSON only."
+            " does within it, whose blocks are known by their tokens, and of which it does not hear"
+            " all that is gone: its answers are unconfirmed. A pool with `native` says of every"
+            " object that it is gone; where that is not said, its answers are unconfirmed unless"
+            " its master's events show it. JSON only."
             " Where vLLM's is not said, its answers stay unconfirmed behind a clear that"
             " comes after a loss, for 1,000 batches at least."
         ),
@@ -226,7 +231,25 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         Meta(
             description="With `none` the engine never reuses a part of a block (TensorRT-LLM:"
             " `enable_partial_reuse: false`). JSON only. Where TensorRT-LLM's is not said, its"
-            " answers are unconfirmed: it overwrites such blocks, and no event says so."
+            " answers are unconfirmed: it overwrites such blocks, and no event says so. Nor"
+            " Dynamo's, which may be in front of it."
+        ),
+    ] = ""
+    kv_cache_groups: Annotated[
+        KvCacheGroups,
+        Meta(
+            description="With `one` the model has one cache group, of full attention; with"
+            " `several` it is a hybrid, or has more of them. JSON only. Where Dynamo's is not said,"
+            " its answers are unconfirmed: it keeps back what other groups hold. With `several`"
+            " those of every kind are."
+        ),
+    ] = ""
+    lora_reload: Annotated[
+        LoraReload,
+        Meta(
+            description="With `none` the engine never loads an adapter a second time under its"
+            " name. JSON only. Where SGLang's is not said, its answers about adapters are"
+            " unconfirmed: it finds no block of before, and no event says so."
         ),
     ] = ""
     cache_group: Literal[0] | None = None
@@ -304,6 +327,9 @@ class UnregisterResponse(msgspec.Struct, kw_only=True):
     removed_instances: list[str]
 
 
+_Said = Annotated[str | UnsetType, Meta(description="As registered; empty: not said.")]
+
+
 class Service(msgspec.Struct, kw_only=True):
     """One registered publisher: as registered, what is folded of it, whether it is connected."""
 
@@ -326,6 +352,10 @@ class Service(msgspec.Struct, kw_only=True):
     KvBytesPerToken: Annotated[int, Meta(description="0: not known, as of the next two.")]
     MaxNumSeqs: int
     KvCapacityTokens: int
+    KvOffloading: _Said = UNSET
+    KvPartialReuse: _Said = UNSET
+    KvCacheGroups: _Said = UNSET
+    LoraReload: _Said = UNSET
     Url: str
     CurveServerKey: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]
@@ -339,7 +369,8 @@ class Service(msgspec.Struct, kw_only=True):
             " `token_count`, `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`,"
             " `overflow`. It is degraded until it removes them, clears, or restarts. Of"
             " `copies_unknown` it is not known whether it holds them, and of `groups_differ` only"
-            " some of its cache groups do; `objects_wait` are a pool's, whose blocks no engine has"
+            " some of its cache groups do; `chunks_differ` are on other tiers than its GPU, in"
+            " another size; `objects_wait` are a pool's, whose blocks no engine has"
             " announced: it is unconfirmed. So it is of a hybrid model: `attention_only` are the"
             " blocks that it has announced of windows and recurrent states since it began, held or"
             " not. `unheld_removed` are those that it has removed from its GPU since it held"

@@ -173,11 +173,7 @@ def operation(
     Args:
         answers: the one of status 200, or those of each status.
         wires: forms of the answers, among which Accept chooses; none: JSON alone.
-        body: of the request, in both forms.
-        example: of the body.
-        answer_example: of the answers.
         refused: statuses of error answers.
-        parameters: of the URL.
     """
     if not isinstance(answers, Mapping):
         answers = {200: answers}
@@ -244,8 +240,6 @@ class Documentation:
     when it is first asked. An ASGI application.
 
     Args:
-        routes: what is documented.
-        version: of the package.
         handlers: of errors, as an app takes them.
     """
 

@@ -1,7 +1,8 @@
-"""`POST /query` and `/query_by_hash` at their plainest, answered without Python.
+"""`POST /query`, `/query_by_hash` and `/route` at their plainest, answered without Python.
 
 Threads of the Rust kernel (`streams/kernel/native/listener`) accept the clients' connections and
-answer whatever is nothing but a query, byte for byte as `query_endpoint` does. A connection on
+answer whatever is nothing but a query, byte for byte as `query_endpoint` does, or a decision, as
+`routing.http.endpoint` does. A connection on
 which anything else comes is handed over, with what has come, to the server
 (`reprise.http.handover`). So this side answers 200 or nothing, waits for no thread of Python, and
 words no error.
@@ -15,6 +16,7 @@ from os import cpu_count
 from typing import Final, NamedTuple, Protocol
 
 from query_api.access.guard import Guard
+from query_api.http.feature import PlainDecisions
 from query_api.http.metrics import HttpMetrics, QueryMetrics
 from query_api.ports import View
 from schemas.answer_states import AnswerState
@@ -30,7 +32,7 @@ PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is 
 PLAIN_REQUEST_S: Final = 1.0  # for a plain query to come; a slower one goes to the app
 PLAIN_STATE_S: Final = 0.25  # after this it is asked again how far answers can be trusted
 
-PATHS: Final = ("/query", "/query_by_hash")
+PATHS: Final = ("/query", "/query_by_hash", "/route")
 THREADS: Final = min(cpu_count() or 1, LISTENER_THREADS_MAX)
 _STATES: Final = tuple(AnswerState)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
@@ -70,7 +72,6 @@ class PlainListener(Protocol):
 
     Attributes:
         bell: a descriptor that can be read when something was handed over.
-        open: how many connections it has.
         held_bytes: of requests' bodies that have come in part.
     """
 
@@ -96,9 +97,18 @@ class PlainListener(Protocol):
         """What `PlainAnswers` said holds no more."""
         ...
 
-    def admit(self, field: bytes, seconds: float, tenants: list[str] | None, /) -> None:
-        """Queries with that `Authorization` field are answered for so long, where keys are needed,
-        if they are about these tenants; None: about any. Others are handed over.
+    def admit(
+        self,
+        field: bytes,
+        seconds: float,
+        queries: bool,
+        routes: bool,
+        tenants: list[str] | None,
+        /,
+    ) -> None:
+        """Queries, and requests to be routed, with that `Authorization` field are answered for so
+        long, where keys are needed, if they are about these tenants; None: about any. Others are
+        handed over.
         """
         ...
 
@@ -107,7 +117,7 @@ class PlainListener(Protocol):
         ...
 
     def take_admitted(self) -> list[tuple[bytes, int]]:
-        """How many queries of each field were answered since the last call."""
+        """How many requests of each field were answered since the last call."""
         ...
 
     def note_others(self, count: int, /) -> None:
@@ -135,15 +145,16 @@ class PlainAnswers:
     """What such a listener asks of one app. Its threads call it.
 
     Args:
-        view: what is answered from.
         metrics: of the app; shows what the listener has answered.
         guard: says whose queries may be answered there; None: everybody's.
         is_traced: whether queries that have a `traceparent` are to have spans, and so are handed
             over.
+        decisions: what it decides by; None: it hands over all of `/route`.
         monotonic: seconds.
 
     Attributes:
         answered: requests, as of the last `count`.
+        paths: that it answers, once it listens.
     """
 
     def __init__(
@@ -153,6 +164,7 @@ class PlainAnswers:
         guard: Guard | None = None,
         *,
         is_traced: bool = False,
+        decisions: PlainDecisions | None = None,
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self._monotonic = monotonic
@@ -160,8 +172,10 @@ class PlainAnswers:
         self._is_traced = is_traced
         self._metrics = metrics
         self._guard = guard
+        self._decisions = decisions
         self._listener: PlainListener | None = None
         self.answered = 0
+        self.paths: frozenset[bytes] = frozenset()
         metrics.when_collected = self.count
 
     def listen(
@@ -178,10 +192,12 @@ class PlainAnswers:
             descriptor: of a socket that listens; it is given up.
             connections_max: that may be open at once, those of the server included.
             descriptor_max: the highest that a connection may have.
-            threads: that answer.
         """
         assert native_listener is not None, "there is none without the Rust kernel"
         queries = QueryMetrics()
+        boards = None if self._decisions is None else self._decisions.begin()
+        answered = PATHS if boards is not None else PATHS[:2]
+        self.paths = frozenset(path.encode() for path in answered)
         listener: PlainListener = native_listener(
             descriptor,
             self,
@@ -197,6 +213,7 @@ class PlainAnswers:
             descriptor_max=descriptor_max,
             needs_keys=self._guard is not None,
             answers_traced=not self._is_traced,
+            boards=boards,
         )
         self._listener = listener
         if self._guard is not None:
@@ -256,6 +273,7 @@ def plain_answers(
     only_exact: bool,
     guard: Guard | None = None,
     is_traced: bool = False,
+    decisions: PlainDecisions | None = None,
 ) -> PlainAnswers | None:
     """None where there can be none: without the Rust kernel, where answers leave out what is not
     exact, and where each address may ask so often only.
@@ -264,4 +282,4 @@ def plain_answers(
         return None
     if guard is not None and guard.address_rate is not None:
         return None
-    return PlainAnswers(view, metrics, guard, is_traced=is_traced)
+    return PlainAnswers(view, metrics, guard, is_traced=is_traced, decisions=decisions)

@@ -42,13 +42,9 @@ class PostRequest(NamedTuple):
     """One request.
 
     Attributes:
-        path: of the route.
-        wire: of its answer.
-        form: of its body.
         body: all of it.
         url_query: what stands behind the `?`.
         headers: as they came.
-        access: of the caller.
         missing: why its text has no tokens; see `TextAsTokens`.
     """
 
@@ -90,9 +86,7 @@ class PostEndpoint(ABC):
         text: TextBodies | None = None,
     ) -> None:
         """Args:
-        bodies: of the app.
         default_wire: of requests that name none.
-        metrics: of the app.
         text: makes tokens of text; None: nothing does.
         """
         self._bodies = bodies

@@ -91,7 +91,6 @@ class HotRoutes(PostEndpoint):
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        parts: what routes are made of.
         only_exact: what a request that does not say otherwise gets; see `AnswerOptions`.
         history: answers what is asked of the past.
         audit: keeps a share of the answers of now.

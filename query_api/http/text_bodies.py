@@ -51,7 +51,6 @@ class TextAsTokens(NamedTuple):
 
     Attributes:
         body: in the same wire form.
-        header: of the answer.
         missing: why there are no tokens, in one word; "" where there are some.
     """
 
@@ -61,11 +60,7 @@ class TextAsTokens(NamedTuple):
 
 
 class TextBodies:
-    """See the module.
-
-    Args:
-        tokenizer: makes the tokens.
-    """
+    """See the module."""
 
     def __init__(self, tokenizer: PromptTokenizer) -> None:
         self._tokenizer = tokenizer
@@ -77,8 +72,6 @@ class TextBodies:
 
         Args:
             body: that was refused.
-            wire: its form.
-            access: of the caller.
             by_load: whether a prompt without tokens is answered all the same, as one of which
                 nothing is known but its length.
 

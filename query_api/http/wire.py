@@ -109,8 +109,6 @@ def malformed(
     """The body cannot be decoded at all.
 
     Args:
-        wire: its form.
-        error: the decoder's.
         body: what was decoded.
         field: whose value that is; None: it is all of the body.
     """

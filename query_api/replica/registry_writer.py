@@ -31,6 +31,7 @@ from schemas.registration import (
     is_new,
     pool_members,
     replaced_by,
+    restated_by,
 )
 from schemas.topics import encode_publisher, encode_registration, encode_stream
 
@@ -92,8 +93,11 @@ class RegistryWriter:
 
     # On the thread
 
-    async def write(self, registration: Registration, *, replace: bool = False) -> None:
-        """What `register` does; for callers that are on the thread already.
+    async def write(
+        self, registration: Registration, *, replace: bool = False, restate: bool = False
+    ) -> None:
+        """What `register` does; for callers that are on the thread already. `restate`: it takes the
+        place of what it restates, and of nothing else.
 
         What is replaced goes last: where Kafka goes away meanwhile, both are registered until the
         request is repeated. An entry of the same publisher takes the place of the one before it.
@@ -101,6 +105,7 @@ class RegistryWriter:
         async with self._lock:
             registered = dict(self._registrations())
             replaced = replaced_by(registration, registered) if replace else []
+            replaced += restated_by(registration, registered) if restate else []
             for one in replaced:
                 del registered[one.publisher]
             new = [one for one in self._members(registration) if is_new(one, registered)]

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector,
 
 from query_api.ports import Health, Positions
 from query_api.replica.lag import NEVER
-from query_api.replica.snapshot import Snapshot, TableReader, Topic, TopicPartition
+from query_api.replica.snapshot import Snapshot, Topic, TopicPartition
 from query_api.table_view import TableView
 from schemas.clock import REAL_CLOCK
 from schemas.conditions import Condition, Conditions, Level, Part
@@ -20,10 +20,11 @@ from schemas.positions import PublisherState
 from schemas.registration import Registration
 from streams.kernel.interface import ReadOnlyKernel
 from streams.table.ledger import Ledger
+from streams.table.rows.reader import RowReader
 from streams.table.scope_states import FreshUntil, ScopeStates
 
 ROLE: Final = "serve"
-MakeTable = Callable[[], TableReader]
+MakeTable = Callable[[], RowReader]
 logger = logging.getLogger(__name__)
 
 
@@ -45,6 +46,7 @@ class Replica(TableView):
         self,
         make_table: MakeTable,
         partitions: Mapping[Topic, int],
+        conditions: Conditions | None = None,
         *,
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
         unix: Callable[[], float] = REAL_CLOCK.unix,
@@ -60,7 +62,7 @@ class Replica(TableView):
         self.entries_skipped = 0
         self.reachable = False
         self.failed_checks = self.internal_errors = 0
-        self.conditions = Conditions(unix, logger)
+        self.conditions = conditions or Conditions(unix, logger)
         self.conditions.on_change = self.changed
         self._note_recovery(Level.UNAVAILABLE)
         self._events_ends: dict[int, int] = {}

@@ -8,24 +8,19 @@ Pure: the reader of the topics calls `begin`, then `put_row`, `put_entry` and `a
 of each partition. One writer; reading may run beside it, in other threads.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from query_api.ports import Lag, Positions
 from query_api.replica.heartbeat_watch import HeartbeatWatch
 from query_api.replica.lag import NEVER, LagTracker
 from query_api.replica.registry_table import RegistryTable
-from schemas.identities import Offset, PrefixScope, PublisherKey
-from schemas.memory_segments import SegmentKey, SegmentState
-from schemas.positions import Heartbeat, Position, PublisherState
-from schemas.registration import LiveRegistration, Registration
-from streams.kernel.interface import Kernel
-from streams.table.ledger import Ledger
+from schemas.identities import PublisherKey
+from schemas.positions import Position
+from schemas.registration import Registration
 from streams.table.rows.format import OWNER_KEY
-from streams.table.rows.source import SkippedRow
-from streams.table.scope_states import ScopeStates
+from streams.table.rows.reader import RowReader
 
 
 class Topic(StrEnum):
@@ -43,76 +38,6 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
-class TableReader(Protocol):
-    """What `streams.table.rows.reader.RowReader` is to a replica."""
-
-    @property
-    def kernel(self) -> Kernel:
-        """The index that answers queries."""
-        ...
-
-    @property
-    def publishers(self) -> dict[PublisherKey, PublisherState]:
-        """What is folded of each publisher."""
-        ...
-
-    @property
-    def registrations(self) -> dict[PublisherKey, LiveRegistration]:
-        """Who is registered, as the log says."""
-        ...
-
-    @property
-    def ledgers(self) -> dict[PublisherKey, Ledger]:
-        """What became of each publisher's batches."""
-        ...
-
-    @property
-    def counters(self) -> Counter[str]:
-        """Rows by outcome."""
-        ...
-
-    def covered(self, partition: int) -> Offset:
-        """The offset of the event log up to which the partition is folded; -1 for nothing."""
-        ...
-
-    @property
-    def states(self) -> ScopeStates:
-        """Of the answers."""
-        ...
-
-    def is_damaged(self, scope: PrefixScope) -> bool:
-        """Whether a row of the scope cannot be used."""
-        ...
-
-    def bridges(self, partition: int) -> Mapping[str, Heartbeat]:
-        """The last heartbeat of each bridge in the partition."""
-        ...
-
-    def segments(self) -> Mapping[SegmentKey, SegmentState]:
-        """What is known of segments of memory."""
-        ...
-
-    def release_left(self, entries: int) -> int:
-        """Of large clears; see `Kernel.release_left`."""
-        ...
-
-    def take_skipped(self) -> list[SkippedRow]:
-        """Rows skipped since the last call."""
-        ...
-
-    def is_of_another_table(self, partition: int, key: bytes, value: bytes | None) -> bool:
-        """Whether to put this row would drop what the partition holds, or mix it with another."""
-        ...
-
-    def put(self, partition: int, key: bytes, value: bytes | None) -> None:
-        """The next row of the partition."""
-        ...
-
-    def catching_up(self, partition: int) -> Iterator[None]:
-        """Loads the rows of a partition that has been read to where it ended, in steps."""
-        ...
-
-
 class Snapshot:
     """See the module.
 
@@ -124,7 +49,7 @@ class Snapshot:
     """
 
     def __init__(
-        self, make_table: Callable[[], TableReader], partitions: Mapping[Topic, int]
+        self, make_table: Callable[[], RowReader], partitions: Mapping[Topic, int]
     ) -> None:
         self.table = make_table()
         self.registry = RegistryTable(self.table.states.list)
@@ -164,8 +89,9 @@ class Snapshot:
 
     def advance(self, place: TopicPartition, next_offset: int) -> Iterator[None]:
         """All before the offset was put. In steps, for where a partition has to be loaded."""
-        if next_offset < self.next_offsets[place]:
-            return
+        before = self.next_offsets[place]
+        if next_offset < before or (next_offset == before and place not in self._targets):
+            return  # most polls of most partitions
         self.next_offsets[place] = next_offset
         if place.topic is Topic.TABLE:
             if self._has_reached(place):

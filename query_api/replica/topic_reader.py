@@ -63,13 +63,9 @@ class TopicReader(Follower):
     """Keeps one replica up to date.
 
     Args:
-        settings: of the deployment.
-        options: of its clients.
-        replica: to keep up to date.
         prepare: makes and checks the topics; waits while Kafka is away.
         when_refused: called where Kafka or its topics cannot be used as they are and nothing
             was read yet; reading has ended then.
-        clock: of the process.
     """
 
     def __init__(

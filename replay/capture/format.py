@@ -101,7 +101,6 @@ class CaptureSelection(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     Attributes:
         since, until: times, from which on and before which, Unix seconds.
         first, last: positions by partition, both included.
-        tenant, model, instance: of the streams.
     """
 
     since: Seconds | None = None
@@ -117,7 +116,6 @@ class PartitionSource(msgspec.Struct, frozen=True, kw_only=True):
     """A partition of the log, as it was when the capture began; its number is the lane.
 
     Attributes:
-        partition: its number.
         begin: its first offset; in an embedded log, registrations may stand before it.
         end: the offset that the next record would have got.
         complete: whether the range begins where the log did, at its very first record: else a fold
@@ -150,12 +148,10 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the capture says of itself at its beginning.
 
     Attributes:
-        kind: what it has.
         created_at: Unix seconds.
         created_by: the version of Reprise.
         source: where it was taken from, in words.
         asked: what it was to have.
-        partitions: of a capture of records.
         publishers: of one of frames.
     """
 
@@ -174,7 +170,6 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         ended: why it ended: `complete`, `interrupted`, or what failed.
         finished_at: Unix seconds.
-        entries: how many it has.
         left_out: how many entries were read and not wanted, by reason.
     """
 

@@ -31,13 +31,10 @@ def capture_log(
 
     Args:
         data: the data directory.
-        path: of the file.
         asked: the range and the streams.
         created_by: the version of Reprise.
         replace: whether a file that is there may be written over.
-        tell: called now and then.
         stopped: whether it is to end; the file is whole then, too.
-        clock: of the process.
 
     Raises:
         CaptureError: the file is there, or a position is not one of this log.
@@ -80,4 +77,6 @@ def _fill(
             if stopped():
                 writer.ended = INTERRUPTED
                 return
+    for entry, is_spared in sieve.rest():
+        writer.add(entry, spared=is_spared)
     tell(Progress(total, total, writer.entries, writer.size_bytes))

@@ -17,7 +17,7 @@ import zmq
 from xxhash import xxh3_64_intdigest
 
 from bridge.sockets.inbox import Inbox
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, each_of
 from bridge.sockets.reader import open_reader
 from bridge.sockets.subscriber import Subscriber
 from replay.bounds import CAPTURE_LOOK_S
@@ -65,14 +65,11 @@ def capture_frames(
 
     Args:
         publishers: their endpoints; need not be up yet.
-        path: of the file.
         created_by: the version of Reprise.
         replace: whether a file that is there may be written over.
         seconds: end after this time; None for never.
         limit: end after this many messages; None for never.
-        tell: called now and then.
         stopped: whether it is to end.
-        clock: of the process.
 
     Raises:
         EndpointError: an endpoint can never be connected to.
@@ -185,8 +182,8 @@ class _Recorder:
             if seconds is not None and now - began_at >= seconds:
                 break
             self._filled.clear()
-            messages = self._inbox.take(CAPTURE_TAKEN_MAX)
-            for message in messages:
+            received = self._inbox.take(CAPTURE_TAKEN_MAX)
+            for message in each_of(received):
                 if self._is_over:
                     break
                 self._take(self._by_publisher[message.publisher], message)
@@ -197,7 +194,7 @@ class _Recorder:
                 flushed_at = now
             entries = self._writer.entries
             tell(Progress(entries, self._limit, entries, self._writer.size_bytes))
-            if not messages:
+            if not received:
                 self._filled.wait(CAPTURE_LOOK_S)
 
     def _look(self, lane: _Lane) -> None:
@@ -231,6 +228,8 @@ class _Recorder:
             if lane.has(sequence, message.frames):
                 self._writer.left_out[_TWICE] += 1
                 return
+        if self._is_over:
+            return  # while it was asked for what is before this one: without that it is a hole
         is_new = message.link > max(lane.link, 1)
         lane.link = max(lane.link, message.link)
         self._add(lane, time_of, message.frames, EntryFlag.NEW_LINK if is_new else 0)

@@ -79,7 +79,6 @@ class Capture:
     written. Where a block is damaged, the blocks before it are the capture, and `damage` says so.
 
     Attributes:
-        path: of the file.
         header: see `Header`.
         blocks: those that can be used, in the order of the file.
         summary: what its writer said at the end; None where it did not come to that.

@@ -73,7 +73,6 @@ class RecordFilter:
 
     Args:
         asked: the range and the streams.
-        partition: the lane.
         bounds: what the log has of it.
         left_out: counts by reason; the owner's.
     """
@@ -120,12 +119,16 @@ class RecordFilter:
             if not self._begun and offset <= self._last:
                 self._note(record, entry)
             return
-        if not self._begun:
-            self._begun = True
-            yield from self._spared()
+        yield from self.rest()
         yield entry, False
 
-    def _spared(self) -> Iterator[tuple[CaptureEntry, bool]]:
+    def rest(self) -> Iterator[tuple[CaptureEntry, bool]]:
+        """The registrations that are live where the range begins, unless they were given: behind
+        the end, too, where nothing of the range has come.
+        """
+        if self._begun:
+            return
+        self._begun = True
         live, self._live = self._live, {}
         self._left_out[OUTSIDE] -= len(live)
         for entry in sorted(live.values(), key=lambda entry: entry.position):

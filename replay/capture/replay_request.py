@@ -36,10 +36,7 @@ def ask_for(
     """The messages that the engine still has from this number on, as three frames each.
 
     Args:
-        context: of the socket.
-        endpoint: of the replay socket.
         first: sequence number.
-        stopped: whether to give up.
         clock: monotonic seconds.
 
     Raises:

@@ -58,8 +58,6 @@ class CaptureWriter:
     whole one. At the end of its body as a context manager the file is finished, after errors, too.
 
     Args:
-        path: of the file.
-        header: what it says of itself.
         replace: whether a file that is there may be written over.
         block_bytes: of entries, before a block is written.
         clock: Unix seconds.

@@ -16,14 +16,14 @@ from typing import BinaryIO, Final, NamedTuple, cast
 
 import msgspec
 
+from replay.bounds import TRACE_REQUESTS_MAX
 from replay.traces.counts import counted
-from replay.traces.request import StrictTraceRequest, TraceRequest
+from replay.traces.request import BlockId, StrictTraceRequest, TraceRequest, common_length
 from schemas.errors import RepriseError
 from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB, TRACE_LOOK_LINES
 
 # What is above a bound ends the reading with the line's number.
 TRACE_LINE_BYTES_MAX: Final = 16 * MIB  # of one request
-TRACE_REQUESTS_MAX: Final = 16_000_000  # some 200 bytes each, and 30 for each block
 
 DEFAULT_BLOCK_SIZE: Final = 512
 """Tokens for each id of the traces that Mooncake has published."""
@@ -104,6 +104,7 @@ def read_trace(
     requests: list[TraceRequest] = []
     problem, cut = "", ""
     latest, unordered, mismatched = 0.0, 0, 0
+    sessions: dict[str, list[BlockId]] = {}  # of each its last prompt
     name = "standard input" if path == STDIN else str(path)
     try:
         with _opened(path) as (file, position):
@@ -116,6 +117,7 @@ def read_trace(
                             raise ValueError(
                                 f"expected at most {TRACE_REQUESTS_MAX:,} requests, got more"
                             )
+                        _share_ids(request, sessions)
                         requests.append(request)
                         unordered += request.timestamp < latest
                         latest = max(latest, request.timestamp)
@@ -170,6 +172,18 @@ def _lines_after(file: BinaryIO) -> int:
         count += chunk.count(b"\n")
         last = chunk
     return count + (not last.endswith(b"\n"))
+
+
+def _share_ids(request: TraceRequest, sessions: dict[str, list[BlockId]]) -> None:
+    """Has the prompt name the numbers of the session's last one, where they are equal: each would
+    take four times the room of its place in a list.
+    """
+    if request.session_id is None:
+        return
+    before = sessions.get(request.session_id, [])
+    same = common_length(before, request.hash_ids)
+    request.hash_ids[:same] = before[:same]
+    sessions[request.session_id] = request.hash_ids
 
 
 def _fits(request: TraceRequest, block_size: int) -> bool:

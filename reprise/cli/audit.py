@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.terminal import printable
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import kafka_options
+from reprise.cli.kafka_options import is_by_flag, kafka_options
 from schemas.errors import RepriseError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def audit() -> None:
 
 @audit.command()
 @existing_data("The data directory of `reprise up`, which may be running.  [default: data]")
-@kafka_options(required=False, makes_topics=False)
+@kafka_options()
 @click.pass_context
 def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | None) -> None:
     """Derive every kept answer again from the log, and every decision from its record, and compare
@@ -51,7 +50,7 @@ def verify(context: click.Context, /, data: Path | None, kafka: KafkaSettings | 
     reprise audit verify --data DIR
     reprise audit verify --kafka HOST:PORT
     """  # noqa: D301
-    by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    by_flag = is_by_flag(context)
     if data is not None and by_flag:
         raise click.UsageError("Expected one of --data and --kafka, got both")
     if data is None and kafka is None:

@@ -9,7 +9,7 @@ import click
 from console.progress import progress_shown
 from console.terminal import printable
 from reprise.cli.data_option import existing_data
-from reprise.settings import seed_from
+from streams.index_settings import seed_from
 
 if TYPE_CHECKING:
     from reprise.embedded.backup_manifest import Manifest

@@ -1,11 +1,14 @@
 """`reprise capture`."""
 
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from shutil import copyfileobj
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
-from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.interruption import asked_to_stop
@@ -14,7 +17,7 @@ from console.progress import progress_shown
 from reprise import __version__
 from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import kafka_options
+from reprise.cli.kafka_options import is_by_flag, kafka_options
 from reprise.cli.registration_options import registration_options, registrations_of
 from schemas.limits import MIB
 
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from replay.capture.format import CapturedPublisher, CaptureSelection, Summary
 
 R = TypeVar("R")
+
+_PIPE: Final = "-"
+_A_PIPE: Final = "a pipe"
 
 _INTERRUPTED = 130
 """Exit code where Ctrl-C ended it before its end, as of a shell."""
@@ -48,12 +54,12 @@ def _range_options(command: Callable[..., R]) -> Callable[..., R]:
 @click.option(
     "--out",
     type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    help="The file to write.",
+    default=_PIPE,
+    help="The file to write.  [default: a pipe that stands behind it]",
 )
 @click.option("--force", is_flag=True, help="Write over a file that is there.")
 @existing_data("Take it from the log of a data directory of `reprise up`, which may be running.")
-@kafka_options(required=False, makes_topics=False)
+@kafka_options()
 @click.option(
     "--from-zmq",
     "endpoints",
@@ -101,14 +107,15 @@ def capture(
 
     --tenant, --model and --instance choose the streams of a log. With --from-zmq they say, with
     --type, --block-size and --dp-rank, what the engine is, so that `reprise replay` can fold what
-    it sent. Ctrl-C ends the capture; the file is whole then, too.
+    it sent. Ctrl-C ends the capture; the file is whole then, too. Without --out it goes into a
+    pipe, once it has ended: `reprise capture --from-zmq ADDRESS --for 9 | reprise publishers check`
 
     \b
     reprise capture --data DIR --since 2026-11-24T10:00:00Z --out hour.capture
     reprise capture --kafka HOST:PORT --model deepseek --out deepseek.capture
     reprise capture --from-zmq tcp://10.0.0.7:5557 --model m --block-size 16 --out engine.capture
     """  # noqa: D301
-    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    kafka_by_flag = is_by_flag(context)
     sources = [data is not None, kafka_by_flag, bool(endpoints)]
     if sum(sources) > 1 or not (any(sources) or kafka):
         raise click.UsageError(
@@ -123,13 +130,22 @@ def capture(
                 f"Expected {option} with {other} only, not with"
                 f" {'--from-zmq' if endpoints else 'a log'}"
             )
-    if endpoints:
-        publishers = _publishers(endpoints, replay_endpoints, of_publishers)
-        summary = _capture_frames(publishers, out, force, seconds, limit)
-    else:
-        asked = _asked(since, until, first, last, of_publishers)
-        summary = _capture_records(data, kafka, asked, out, force)
-    _say(summary, out)
+    is_piped = str(out) == _PIPE
+    if is_piped and sys.stdout.isatty():
+        raise click.UsageError("Expected --out, or a pipe behind the command, got neither")
+    with TemporaryDirectory(prefix="reprise-capture-") if is_piped else nullcontext() as folder:
+        path = Path(folder) / "capture" if folder else out
+        if endpoints:
+            publishers = _publishers(endpoints, replay_endpoints, of_publishers)
+            summary = _capture_frames(publishers, path, force, seconds, limit)
+        else:
+            asked = _asked(since, until, first, last, of_publishers)
+            summary = _capture_records(data, kafka, asked, path, force)
+        _say(summary, path, _A_PIPE if folder else str(out))
+        if folder:
+            with path.open("rb") as written:
+                copyfileobj(written, sys.stdout.buffer)
+                sys.stdout.buffer.flush()
     if summary.ended != "complete":
         context.exit(_INTERRUPTED)
 
@@ -229,9 +245,10 @@ def _capture_frames(
         )
 
 
-def _say(summary: "Summary", out: Path) -> None:
+def _say(summary: "Summary", path: Path, out: str) -> None:
     left_out = ", ".join(f"{name} {count}" for name, count in sorted(summary.left_out.items()))
     click.echo(
-        f"{summary.ended}: {summary.entries} entries, {out.stat().st_size / MIB:.2f} MiB in {out}"
-        + (f"; left out: {left_out}" if left_out else "")
+        f"{summary.ended}: {summary.entries} entries, {path.stat().st_size / MIB:.2f} MiB in {out}"
+        + (f"; left out: {left_out}" if left_out else ""),
+        err=out == _A_PIPE,
     )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from console.interruption import asked_to_stop
+from console.output import check_folders
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
@@ -14,9 +15,9 @@ from replay.traces.counts import counted
 from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
-from reprise.settings import seed_from
 from schemas.errors import ConfigurationError
 from schemas.limits import BLOCK_SIZE_MAX
+from streams.index_settings import seed_from
 
 if TYPE_CHECKING:
     from replay.block_events import BlockEvents
@@ -110,10 +111,7 @@ def _check(file: Path, output: Path | None) -> None:
         raise ConfigurationError(
             f"Expected a capture, got a file that does not begin as one: {file}"
         )
-    if not output.parent.is_dir():
-        raise ConfigurationError(
-            f"Cannot write {output}: expected a directory, found none: {output.parent}"
-        )
+    check_folders(output)
 
 
 def _write_parquet(

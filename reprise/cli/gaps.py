@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 import msgspec
-from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.asking import DEFAULT_URL, URL_VARIABLE, asked
 from console.documents import document_lines, terminal_width
 from console.terminal import say_json
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import kafka_options
-from reprise.settings import seed_from
+from reprise.cli.kafka_options import is_by_flag, kafka_options
+from streams.index_settings import seed_from
 
 if TYPE_CHECKING:
     from query_api.gaps import GapsDocument, PublisherFilter
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     help=f"Where a service answers.  [env var: {URL_VARIABLE}; default: {DEFAULT_URL}]",
 )
 @existing_data("Fold the log of this data directory of `reprise up`, which may be running.")
-@kafka_options(required=False, makes_topics=False)
+@kafka_options()
 @click.option("--tenant", default="", help="Only publishers of this tenant.")
 @click.option("--model", "--modelname", "model", default="", help="Only publishers of this model.")
 @click.option("--instance", default="", help="Only publishers of this instance.")
@@ -63,7 +62,7 @@ def gaps(
     """  # noqa: D301
     from query_api.gaps import PublisherFilter
 
-    by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    by_flag = is_by_flag(context)
     source = kafka if by_flag else None
     if sum(one is not None for one in (file, url, data, source)) > 1:
         raise click.UsageError("Expected one of --url, --data, --kafka and FILE, got several")

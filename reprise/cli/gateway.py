@@ -4,8 +4,12 @@ from typing import Final
 
 import click
 
+from console.settings import made_settings
 from reprise import rooms
 from reprise.cli.service_command import role_command
+from reprise.cli.up import start
+from reprise.settings import Settings
+from schemas.setting import changed
 
 DEFAULT_LISTEN: Final = ":8080"
 
@@ -35,13 +39,16 @@ def gateway(context: click.Context, listen: str | None, options: tuple[str, ...]
     assert room is not None, "`main` has looked"
     command = role_command("up")
     with command.make_context("gateway", list(options), parent=context.parent) as found:
-        if listen or not found.params["gateway"]:
-            room.name_listen_option(found, "--listen")
-        found.params["gateway"] = listen or found.params["gateway"] or DEFAULT_LISTEN
-        if not (found.params["engines"] or found.params["demo"]):
+        if not (found.params["gateway_engines"] or found.params["demo"]):
             click.echo(
                 "Warning: no --engine is given: requests are answered 503 until engines are"
                 " registered (POST /register, reprise discover)",
                 err=True,
             )
-        command.invoke(found)
+        if listen:
+            found.params["gateway_listen"] = None
+        settings = made_settings(Settings, found)
+        if not settings.gateway.listen:
+            own = room.listening(settings.gateway, listen or DEFAULT_LISTEN, "--listen")
+            settings = changed(settings, gateway=own)
+        start(settings, demo=found.params["demo"], config=found.params["config"])

@@ -4,12 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.interruption import asked_to_stop
 from console.progress import progress_shown
-from reprise.cli.kafka_options import kafka_options
+from reprise.cli.kafka_options import is_by_flag, kafka_options
 from reprise.cli.publishing import say_notes
 from reprise.cli.registration_options import registration_options
 from reprise.cli.replay import records_of
@@ -28,7 +27,7 @@ _INTERRUPTED = 130
     type=click.Path(path_type=Path, file_okay=False),
     help="A data directory, made where it is missing; no service may be using it.",
 )
-@kafka_options(required=False)
+@kafka_options(makes_topics=True)
 @click.option(
     "--force",
     is_flag=True,
@@ -64,7 +63,7 @@ def load(
     from replay.capture.reader import Capture
     from replay.loading import load_into_kafka, load_into_log
 
-    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    kafka_by_flag = is_by_flag(context)
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):
         got = "neither" if data is None else "both"
         raise click.UsageError(f"Expected one of --kafka and --data, got {got}")

@@ -16,8 +16,8 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _OWN: Final = (
     *("up", "gateway", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
-    *("keys", "capture", "replay", "load", "simulate", "miss-ratio", "export"),
-    *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
+    *("keys", "capture", "replay", "load", "trace", "simulate", "miss-ratio", "export"),
+    *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key", "publishers"),
 )
 
 COMMANDS: Final = {
@@ -37,7 +37,7 @@ _REPLACED: Final = {
 """Commands that showed one document, and what shows it now."""
 
 _ROOMS: Final = {
-    **dict.fromkeys(("simulate", "miss-ratio", "export"), LAB),
+    **dict.fromkeys(("trace", "simulate", "miss-ratio", "export"), LAB),
     "gateway": GATEWAY,
 }
 """The room that a command needs, of those that can be left out."""
@@ -84,8 +84,10 @@ def main() -> None:
     reprise backup --out BACKUP        copy a data directory while a service uses it
     reprise restore BACKUP --data DIR  make a data directory of a backup, proven by its digests
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
+    reprise publishers check FILE      say what an unknown engine sends, and how to register it
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
     reprise load FILE --data DIR       append a capture to a log, or to Kafka
+    reprise trace import DIR --out F   make a trace of coding agents' conversations
     reprise simulate --report F TRACE  run a trace of requests under other policies
     reprise miss-ratio FILE            hit rate against cache size, of a trace or a capture
     reprise export FILE                a capture as Parquet, or as a trace of requests

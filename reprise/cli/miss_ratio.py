@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from console.interruption import asked_to_stop
+from console.output import check_folders
 from console.param_types import Amount, Amounts
 from console.progress import progress_shown
 from console.terminal import printable
+from replay.traces.counts import counted
 from reprise.cli.captures import is_capture, notes_of, steps_of
 from reprise.cli.registration_options import registration_options
-from reprise.settings import seed_from
 from schemas.errors import ConfigurationError
 from schemas.extras import need
+from streams.index_settings import seed_from
 
 if TYPE_CHECKING:
     from lab.miss_ratio.miss_ratio import MissRatios
@@ -104,7 +106,9 @@ def miss_ratio(
 
     if len(sizes) > CURVE_SIZES_MAX:
         raise click.UsageError(f"Expected at most {CURVE_SIZES_MAX} of --size, got {len(sizes)}")
-    _check_outputs(plot, (json_path, csv_path, plot))
+    if plot is not None:
+        need("matplotlib")
+    check_folders(json_path, csv_path, plot)
     for size in sizes:
         _blocks_of(size, 1)
     analysis = Analysis(curves=[], regrets=[], notes=[])
@@ -142,17 +146,6 @@ class CaptureReading(NamedTuple):
     sample: float
     windows: tuple[float, ...]
     stopped: "StopCheck"
-
-
-def _check_outputs(plot: Path | None, outputs: tuple[Path | None, ...]) -> None:
-    """Before minutes of work: that what is to be written can be."""
-    if plot is not None:
-        need("matplotlib")
-    for output in outputs:
-        if output is not None and not output.parent.is_dir():
-            raise ConfigurationError(
-                f"Cannot write {output}: expected a directory, found none: {output.parent}"
-            )
 
 
 def _names(files: tuple[Path, ...]) -> list[str]:
@@ -212,6 +205,7 @@ def _read_trace(
     from lab.miss_ratio.accesses import use_trace
     from lab.miss_ratio.miss_ratio import MissRatios
     from replay.traces.reader import DEFAULT_BLOCK_SIZE, STDIN, read_trace
+    from replay.traces.session_hits import SessionHits
     from schemas.progress import Progress
 
     tokens = block_size if isinstance(block_size, int) else DEFAULT_BLOCK_SIZE
@@ -225,10 +219,15 @@ def _read_trace(
         )
     for note in trace.notes:
         _note(analysis, name, note, "error" if note == trace.cut else "note")
-    ratios = MissRatios(sample=sample)
+    ratios, hits = MissRatios(sample=sample), SessionHits()
     with progress_shown("Analysing", "requests", everywhere=True) as tell:
-        use_trace(ratios, name, tokens, trace.requests, tell=tell, stopped=stopped)
+        use_trace(ratios, name, tokens, trace.requests, hits, tell=tell, stopped=stopped)
     _add_curves(analysis, ratios, name, sizes)
+    if rates := hits.rates():
+        analysis.sessions[name] = rates
+    if hits.left_out:
+        what = f"{counted(hits.left_out, 'request')} had no room, and are in no session's hits"
+        _note(analysis, name, what)
     return trace.problem is None
 
 

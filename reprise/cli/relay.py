@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from reprise.cli.curve_options import KEY_FILE
-from reprise.cli.kafka_options import metrics_options
+from console.settings import part_settings
 from reprise.cli.process import begin_service
-from reprise.http.tls_settings import TlsSettings
+from reprise.http.monitor_settings import MonitorSettings
 from reprise.settings import log_level_from
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--curve-key",
-    type=KEY_FILE,
+    type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     envvar="REPRISE_CURVE_KEY",
     show_envvar=True,
@@ -58,14 +57,14 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--bridge-keys",
-    type=KEY_FILE,
+    type=click.Path(path_type=Path, dir_okay=False),
     required=True,
     envvar="REPRISE_BRIDGE_KEYS",
     show_envvar=True,
     help="A file of the public keys of bridges that may connect, one a line. It is read again when"
     " it changes.",
 )
-@metrics_options
+@part_settings(MonitorSettings, "monitor")
 def relay(
     endpoints: tuple[str, ...],
     listens: tuple[str, ...],
@@ -73,9 +72,7 @@ def relay(
     listen_replays: tuple[str, ...],
     curve_key: Path,
     bridge_keys: Path,
-    metrics_host: str,
-    metrics_port: int | None,
-    metrics_tls: TlsSettings | None,
+    monitor: MonitorSettings,
 ) -> None:
     """Encrypt what an engine publishes and replays, on its way to the bridges.
 
@@ -93,18 +90,14 @@ def relay(
     from bridge.relay.relay_settings import RelaySettings
     from reprise.roles.relay import run_relay
 
+    monitor.check_host()
     settings = RelaySettings(
         engines=_engines(endpoints, listens, replay_endpoints, listen_replays),
         key=curve_key,
         bridge_keys=bridge_keys,
     )
     begin_service(log_level_from(os.environ))
-    run_relay(
-        settings,
-        metrics_host=metrics_host,
-        metrics_port=metrics_port,
-        metrics_tls=metrics_tls,
-    )
+    run_relay(settings, monitor)
 
 
 def _engines(

@@ -11,14 +11,15 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from console.interruption import asked_to_stop
 from console.param_types import Amount
 from console.progress import progress_shown
+from console.settings import setting_option
 from console.terminal import printable, say_ready, warn_without_native
-from query_api.access.access_settings import check_loopback
+from query_api.access.access_settings import INSECURE, check_loopback
 from reprise.bounds import OPTION_HOURS_MAX
-from reprise.cli.access_options import INSECURE_OPTION
 from reprise.cli.process import begin_service
 from reprise.cli.publishing import SendOptions, publish, say_notes
 from reprise.cli.registration_options import registration_options, registrations_of
-from reprise.settings import log_level_from, seed_from
+from reprise.settings import log_level_from
+from streams.index_settings import seed_from
 
 if TYPE_CHECKING:
     from replay.as_records import CaptureRecords
@@ -46,7 +47,7 @@ _INTERRUPTED = 130
     help="A capture, or a data directory: say which contexts have other digests there.",
 )
 @click.option("--serve", is_flag=True, help="Answer HTTP queries from it, until Ctrl-C.")
-@INSECURE_OPTION
+@setting_option(INSECURE, bool, "insecure")
 @click.option("--host", help=f"With --serve: address to listen on.  [default: {DEFAULT_HOST}]")
 @click.option(
     "--port",

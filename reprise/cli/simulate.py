@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
+from console.output import check_folders
 from console.param_types import Amount
 from console.progress import progress_shown
 from console.terminal import printable
 from replay.traces.counts import counted
 from schemas.causes import cause_of
 from schemas.errors import ConfigurationError
+from schemas.extras import need
 from schemas.limits import APPROXIMATE_S, BLOCK_SIZE_MAX, WHATIF_NODES_MAX
 from schemas.progress import Progress
 
@@ -262,7 +264,9 @@ def simulate(
     from lab.whatif.report.document import document_of
     from lab.whatif.report.table import text_lines
 
-    _check_outputs(report, json_path, csv_path, plots)
+    if report is not None or plots is not None:
+        need("matplotlib")
+    check_folders(report, json_path, csv_path)
     if every and policies:
         raise ConfigurationError("Expected --policy or --all, got both")
     base = _setup_of(block_size=block_size, **options)
@@ -291,20 +295,6 @@ def simulate(
     _write(document, report, json_path, csv_path, plots)
     if any(trace.problem for trace in read):
         sys.exit(1)
-
-
-def _check_outputs(*outputs: Path | None) -> None:
-    """Before minutes of work: that what is to be written can be."""
-    report, _, _, plots = outputs
-    if report is not None or plots is not None:
-        from schemas.extras import need
-
-        need("matplotlib")
-    for output in outputs:
-        if output is not None and output is not plots and not output.parent.is_dir():
-            raise ConfigurationError(
-                f"Cannot write {output}: expected a directory, found none: {output.parent}"
-            )
 
 
 def _setup_of(

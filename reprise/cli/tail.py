@@ -3,17 +3,16 @@
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from brokers.broker_settings import KafkaSettings
 from console.output import quiet_output
 from console.terminal import printable_json
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import kafka_options
+from reprise.cli.kafka_options import is_by_flag, kafka_options
 
 
 @click.command()
-@kafka_options(required=False, makes_topics=False)
+@kafka_options()
 @existing_data("In place of --kafka: a data directory of `reprise up`, which may be running.")
 @click.option("--tenant", help="Only records of this tenant.")
 @click.option("--model", "--modelname", "model", help="Only records of this model.")
@@ -49,7 +48,7 @@ def tail(
     from streams.log.record_lines import StreamFilter
     from streams.log.tail import TailOptions, tail_embedded, tail_kafka
 
-    kafka_by_flag = context.get_parameter_source("kafka") is ParameterSource.COMMANDLINE
+    kafka_by_flag = is_by_flag(context)
     if (data is None and kafka is None) or (data is not None and kafka_by_flag):
         got = "neither" if data is None else "both"
         raise click.UsageError(f"Expected one of --kafka and --data, got {got}")

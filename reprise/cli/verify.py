@@ -7,7 +7,7 @@ import click
 
 from console.terminal import printable
 from reprise.cli.data_option import existing_data
-from reprise.settings import seed_from
+from streams.index_settings import seed_from
 
 
 @click.command()

@@ -34,11 +34,7 @@ def _text_of(file: Path) -> str:
 
 
 class ApiError(Exception):
-    """The API server refuses.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """The API server refuses."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -81,7 +77,6 @@ class ApiServer:
     """Asks. Used on one loop, within `async with`.
 
     Args:
-        settings: how it is reached.
         namespace: whose objects are asked for.
         selector: of their labels.
     """
@@ -116,7 +111,6 @@ class ApiServer:
         """A list, or a watch; its body is still to be read.
 
         Args:
-            source: of what.
             parameters: of the URL; as the API names them.
             is_watch: it may last for WATCH_S, and a little.
 

@@ -146,7 +146,6 @@ def bodies(engine: Engine, model: str, block_size: int) -> list[dict[str, Any]]:
     Args:
         engine: a pod's.
         model: where its annotations do not say it.
-        block_size: likewise.
 
     Raises:
         UnusableError: a setting cannot be used.
@@ -174,6 +173,10 @@ def bodies(engine: Engine, model: str, block_size: int) -> list[dict[str, Any]]:
         "url": facts.get("url", ""),
         "memory_segment": facts.get("memory-segment", ""),
         "curve_server_key": facts.get("curve-server-key", ""),
+        "kv_offloading": facts.get("kv-offloading", ""),
+        "kv_partial_reuse": facts.get("kv-partial-reuse", ""),
+        "kv_cache_groups": facts.get("kv-cache-groups", ""),
+        "lora_reload": facts.get("lora-reload", ""),
     }
     return [
         {name: value for name, value in common.items() if value}

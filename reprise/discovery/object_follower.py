@@ -53,11 +53,6 @@ class ObjectSink(Protocol):
 class ObjectFollower(Attempts):
     """Follows one kind of objects.
 
-    Args:
-        source: which kind.
-        server: lists and watches them.
-        sink: is told.
-
     Attributes:
         is_listed: whether all there is has been told once.
         failures: requests that failed.

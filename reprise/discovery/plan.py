@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import UNSET
+
 from query_api.http.models import Service
 from reprise.discovery.engines import NAMESPACE_LABEL, UID_LABEL
 
@@ -24,7 +26,6 @@ def make_plan(
 
     Args:
         wanted: bodies of `POST /register`.
-        services: what is registered.
         namespace: of whose pods what is registered and not wanted is to be forgotten; what somebody
             else has registered is left alone.
     """
@@ -37,7 +38,10 @@ def make_plan(
         key = (one.TenantID, one.ModelName, one.InstanceID, one.DPRank)
         body = bodies.get(key)
         if body is not None and _is_same(body, one):
-            kept.add(key)
+            if _says(body, one):
+                kept.add(key)
+            else:  # of the same engine: what is known of it stays
+                body["replace"] = True
             continue
         unregister.append(
             {
@@ -69,3 +73,16 @@ def _is_same(body: Mapping[str, Any], one: Service) -> bool:
         and body["block_size"] == one.BlockSize
         and body["type"].lower() == one.Type.lower()
     )
+
+
+def _says(body: Mapping[str, Any], one: Service) -> bool:
+    """Whether it says of its engine what is registered; a service that does not show that is of an
+    older version.
+    """
+    registered = {
+        "kv_offloading": one.KvOffloading,
+        "kv_partial_reuse": one.KvPartialReuse,
+        "kv_cache_groups": one.KvCacheGroups,
+        "lora_reload": one.LoraReload,
+    }
+    return all(said in (UNSET, body.get(name, "")) for name, said in registered.items())

@@ -20,8 +20,6 @@ async def run_discovery(
     """Until SIGINT or SIGTERM.
 
     Args:
-        url: of a replica.
-        settings: of the API server.
         namespace: whose pods.
         selector: of their labels, and of EndpointSlices.
         grace_s: see `Membership`.

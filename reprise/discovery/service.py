@@ -105,9 +105,7 @@ class PodDiscovery:
 
     Args:
         namespace: whose pods.
-        membership: of them.
         followers: of pods and slices; their sinks fill the membership.
-        registrar: asks the service.
         changed: set whenever the membership may be another one.
     """
 

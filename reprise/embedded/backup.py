@@ -29,22 +29,21 @@ from reprise.embedded.backup_manifest import (
     expect_none,
     facts_of,
     file_names,
-    make_durable,
+    made_whole,
     recover_copy,
-    sync_path,
 )
+from reprise.logs import log_presets
 from schemas.errors import BackupError
 from schemas.progress import Progress, Tell, silent
 from storage.faults import disk_errors
 from storage.live_copy import copy_database, open_snapshot
-from storage.rocksdb import ANSWERS, HISTORY, LOG, TABLE, Database
-from streams.audit.log import DIRECTORY as ANSWERS_DIRECTORY
+from storage.rocksdb import HISTORY, LOG, TABLE, Database, Preset
 
 BACKUP_ATTEMPTS: Final = 3  # to find the parts of a data directory beside each other
 
 _FIRST: Final = ("history", "table")
 _LAST: Final = "log"
-_PRESETS: Final = {"history": HISTORY, "table": TABLE, ANSWERS_DIRECTORY: ANSWERS}
+_PRESETS: Final = {"history": HISTORY, "table": TABLE}
 
 
 class _Snapshot(NamedTuple):
@@ -67,7 +66,6 @@ def back_up(data: Path, to: Path, *, seed: int, tell: Tell = silent) -> Manifest
         data: the data directory; a service may be using it.
         to: the backup's directory, which must not exist.
         seed: of the prefix hash, where there is no table that says so.
-        tell: how far it is.
 
     Raises:
         BackupError: `to` exists, or `data` changes faster than it can be looked at.
@@ -79,20 +77,10 @@ def back_up(data: Path, to: Path, *, seed: int, tell: Tell = silent) -> Manifest
         raise BackupError(
             f"Expected a data directory of `reprise up`, got one without a log: {data}"
         )
-    making = to.with_name(to.name + ".making")
-    with disk_errors("begin a backup", making):
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-    try:
+    with made_whole(to, what="backup", suffix=".making") as making:
         manifest = _made(data, making, seed, tell)
         with disk_errors("finish the backup", to):
             (making / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-            make_durable(making)
-            making.rename(to)
-            sync_path(to.parent)
-    except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
-        raise
     return manifest
 
 
@@ -135,7 +123,7 @@ def _opened(data: Path) -> _Snapshot | None:
     snapshot = _Snapshot(files, {})
     try:
         for name in _databases(data):
-            preset = _PRESETS.get(name.as_posix(), LOG)
+            preset = _preset_of(name)
             snapshot.databases[name] = open_snapshot(data / name, preset)
         if _plain_files(data) == files:
             return snapshot
@@ -163,6 +151,10 @@ def _databases(data: Path) -> list[Path]:
         return len(_FIRST) + (text == _LAST), text
 
     return sorted(found, key=rank)
+
+
+def _preset_of(name: Path) -> Preset:
+    return (_PRESETS | log_presets()).get(name.as_posix(), LOG)
 
 
 def _plain_files(data: Path) -> dict[Path, bytes]:
@@ -208,5 +200,5 @@ def _write(snapshot: _Snapshot, data: Path, making: Path, tell: Tell) -> None:
             (making / name).parent.mkdir(parents=True, exist_ok=True)
             (making / name).write_bytes(content)
     for name, database in snapshot.databases.items():
-        preset = _PRESETS.get(name.as_posix(), LOG)
+        preset = _preset_of(name)
         copy_database(database, preset, making / name, copied=copied)

@@ -1,8 +1,9 @@
 """What a backup says of itself, and what a start finds in a copy of a data directory."""
 
 import hashlib
-import os
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -15,7 +16,7 @@ from schemas.errors import BackupError, DamagedError
 from schemas.limits import DATABASE_OPENING_BYTES, MIB
 from schemas.positions import Seconds
 from storage.faults import disk_errors, disk_full
-from storage.files import read_file
+from storage.files import read_file, sync_path
 from streams.kernel import open_kernel
 from streams.table.driver import recover
 from streams.table.fold import Fold
@@ -42,7 +43,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         version: of the backup's form.
-        reprise: which version made it.
         made_at: when its databases were opened.
         seed: of the prefix hash.
         position: the last record that the table has; -1 for none.
@@ -66,7 +66,6 @@ class BackupState(NamedTuple):
         goes_on: whether the table goes on from what its rows cover, or there is none.
         seed: of the prefix hash.
         position: the last record that is in the table.
-        digests: by context.
     """
 
     goes_on: bool
@@ -152,6 +151,26 @@ def expect_none(path: Path) -> None:
         raise BackupError(f"Expected a directory that is to be made, got one that exists: {path}")
 
 
+@contextmanager
+def made_whole(to: Path, *, what: str, suffix: str) -> Iterator[Path]:
+    """A directory to be filled, which is put in place once all of it is durable; nothing is left of
+    it where that fails. `what`: as "backup".
+    """
+    making = to.with_name(to.name + suffix)
+    with disk_errors(f"begin a {what}", making):
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(parents=True)
+    try:
+        yield making
+        with disk_errors(f"finish the {what}", to):
+            make_durable(making)
+            making.rename(to)
+            sync_path(to.parent)
+    except BaseException:
+        shutil.rmtree(making, ignore_errors=True)
+        raise
+
+
 def check_room(size_bytes: int, path: Path) -> None:
     """Raises DiskFullError where so many bytes have no room."""
     there = next(place for place in (path, *path.parents) if place.exists())
@@ -181,12 +200,3 @@ def make_durable(directory: Path) -> None:
     """All below survives a power cut on return."""
     for path in (*directory.rglob("*"), directory):
         sync_path(path)
-
-
-def sync_path(path: Path) -> None:
-    """The file, or the names in the directory, survive a power cut on return."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -64,7 +64,6 @@ class EmbeddedData:
 
     Args:
         log: of the service.
-        table: of the log.
         history: of the table; None: no past is kept.
     """
 

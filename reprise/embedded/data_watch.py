@@ -13,7 +13,6 @@ class DataWatch:
 
     Args:
         paths: directories that have just been opened.
-        conditions: of the role.
     """
 
     def __init__(self, paths: Iterable[Path], conditions: Conditions) -> None:

@@ -52,7 +52,6 @@ class FoldThread:
         table: folds go on behind its offset, once it is recovered.
         flush_s: how often the table's changes are written.
         conditions: set by a flush that failed, which is retried, and by the thread's end.
-        tracer: of the service.
 
     Attributes:
         fold: the table's state; empty until `recovered`, where the table is not yet.
@@ -77,7 +76,12 @@ class FoldThread:
         self._queue: deque[_Appended] = deque()
         self._queued_bytes = 0
         self._pace = TurnPace(FOLD_TURN_S, least=FOLD_TURN_BYTES_MIN, most=FOLD_TURN_BYTES_MAX)
-        self._changed = threading.Condition()
+        # One lock, and who waits is woken by what it waits for alone: a turn wakes this thread and
+        # the one that appends, and each waking costs both of them the interpreter's lock.
+        self._lock = threading.Lock()
+        self._filled = threading.Condition(self._lock)
+        self._has_room = threading.Condition(self._lock)
+        self._folded = threading.Condition(self._lock)
         self.as_of = NEVER
         self._stopping = False
         self._ended = False
@@ -131,9 +135,9 @@ class FoldThread:
 
     def stop(self) -> None:
         """Folds what is queued, flushes, and ends the thread; within a bound."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+            self._filled.notify_all()
         if self._thread.ident is not None:
             self._thread.join(SHUTDOWN_S)
 
@@ -142,7 +146,6 @@ class FoldThread:
 
         Args:
             first: offset of the first one.
-            encoded: all of them.
             traceparent: of the span that appended them.
 
         Raises:
@@ -161,8 +164,8 @@ class FoldThread:
         self._submit(_Appended(Offset(0), (), 0, as_of))
 
     def _submit(self, appended: _Appended) -> None:
-        with self._changed:
-            self._changed.wait_for(
+        with self._lock:
+            self._has_room.wait_for(
                 lambda: (
                     self._ended
                     or not self._queue
@@ -173,7 +176,7 @@ class FoldThread:
             self._queue.append(appended)
             self._queued_bytes += appended.size_bytes
             self._pending += 1
-            self._changed.notify_all()
+            self._filled.notify()
 
     def wait(self) -> None:
         """Returns once everything that was submitted is folded.
@@ -181,8 +184,8 @@ class FoldThread:
         Raises:
             StorageError: the thread has ended.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or not self._pending)
+        with self._lock:
+            self._folded.wait_for(lambda: self._ended or not self._pending)
             self._check_running()
 
     def _check_running(self) -> None:
@@ -202,9 +205,10 @@ class FoldThread:
             if not isinstance(error, Exception):
                 raise
         finally:
-            with self._changed:
+            with self._lock:
                 self._ended = True
-                self._changed.notify_all()
+                self._has_room.notify_all()
+                self._folded.notify_all()
 
     def _fold_until_stopped(self) -> None:
         while True:
@@ -222,13 +226,13 @@ class FoldThread:
         wait_s = self._driver.flush_in() if self._driver.has_unflushed else self._flush_s
         if self._driver.needs_maintenance:
             wait_s = 0.0
-        with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._stopping, wait_s)
+        with self._lock:
+            self._filled.wait_for(lambda: self._queue or self._stopping, wait_s)
             if not self._queue:
                 return None
             appended = self._queue.popleft()
             self._queued_bytes -= appended.size_bytes
-            self._changed.notify_all()
+            self._has_room.notify_all()
             return appended
 
     def _fold(self, appended: _Appended) -> None:
@@ -242,9 +246,10 @@ class FoldThread:
         if self._tracer.is_on and appended.encoded:
             self._trace(appended, began_ns)
         self.as_of = max(self.as_of, appended.as_of)
-        with self._changed:
+        with self._lock:
             self._pending -= 1
-            self._changed.notify_all()
+            if not self._pending:
+                self._folded.notify_all()
 
     def _trace(self, appended: _Appended, began_ns: int) -> None:
         records = len(appended.encoded)

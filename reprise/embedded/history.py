@@ -3,7 +3,6 @@
 DATA/history/   rows of the table, past ones included: `streams.history.store`
 """
 
-import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,14 +21,11 @@ from streams.history.retention import HistoryRetention
 from streams.history.store import HistoryStore
 from streams.kernel.interface import Kernel
 
-logger = logging.getLogger(__name__)
-
 
 class EmbeddedHistory(PastAnswers):
     """Implements `query_api.ports.History`.
 
     Args:
-        path: of the history.
         log: of the service.
         make_kernel: an empty one, as the table's.
         bytes_max: how much is kept.
@@ -51,7 +47,9 @@ class EmbeddedHistory(PastAnswers):
         self._log = log
         self._retention = HistoryRetention(self._store, bytes_max)
         self._past_tables = PastTables([Past(self._store, lambda: log, make_kernel)], make_kernel)
-        super().__init__(self._past_tables, positions_at=self._positions_of_time)
+        super().__init__(
+            self._past_tables, positions_at=self._positions_of_time, is_of_one_writer=True
+        )
         self.recorder = HistoryRecorder(self._store, seed=make_kernel().seed)
 
     def _positions_of_time(self, seconds: float) -> Positions:

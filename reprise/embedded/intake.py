@@ -37,24 +37,16 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedIntake:
-    """See the module. Other threads may call `connected`, `acting`, `register`, `unregister`.
+    """See the module. Other threads may call `connected`, `activity_of`, `register`, `unregister`.
 
     Args:
-        settings: of the service.
         log: open.
-        folding: folds what is appended.
-        conditions: of the role.
-        packer: of hashes and tokens.
         reader: of sockets; pyzmq's where none is given.
-        tracer: of the service.
 
     Attributes:
-        loop: that it is of.
         sink: appends to the log, and submits to the fold.
-        pump: receives from engines.
         lmcache: LMCache's workers, beside the pump; None: they are not served.
         heartbeats: of the pump's publishers, and LMCache's.
-        registrar: registers publishers.
         commands: of other threads, to the loop.
         ended: set once the loop is to end.
         failure: why the fold takes no more; None while it does.
@@ -107,7 +99,7 @@ class EmbeddedIntake:
 
     def _open_lmcache(self, settings: Settings) -> "LmcacheParts | None":
         room = rooms.lmcache()
-        if room is None or settings.lmcache is None:
+        if room is None or not settings.lmcache.is_on:
             return None
         return room.parts(
             settings.lmcache,
@@ -134,16 +126,18 @@ class EmbeddedIntake:
             return self.lmcache.is_linked(publisher)
         return self.pump.engines.receiver.connected(publisher)
 
-    def acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
+    def activity_of(self, publisher: PublisherKey) -> tuple[str, float] | None:
         """What a publisher does, and since when; None where it is not followed."""
         followed = self.pump.followed.get(publisher)
-        return None if followed is None else (followed.acting.activity.value, followed.acting.since)
+        return None if followed is None else (followed.activity.kind.value, followed.activity.since)
 
     def register(
-        self, registration: Registration, *, replace: bool = False
+        self, registration: Registration, *, replace: bool = False, restate: bool = False
     ) -> "Future[list[Registration]]":
         """See `Registrar.register`."""
-        return self.commands.submit(partial(self.registrar.register, registration, replace=replace))
+        return self.commands.submit(
+            partial(self.registrar.register, registration, replace=replace, restate=restate)
+        )
 
     def unregister(
         self, matches: Callable[[Registration], bool], service_key: str

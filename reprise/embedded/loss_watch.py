@@ -21,7 +21,6 @@ class LossWatch:
 
     Args:
         data: the data directory, with the note of an earlier start.
-        conditions: of the role.
     """
 
     def __init__(self, data: Path, conditions: Conditions) -> None:

@@ -23,9 +23,7 @@ class EmbeddedRecovery:
 
     Args:
         data: open.
-        folding: gets the recovered table.
         losses: what the log has lost is noted there.
-        conditions: of the role.
 
     Attributes:
         recovery_s: how long it took.

@@ -19,12 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class EmbeddedRegistry:
-    """Implements `query_api.ports.PublisherRegistry`.
-
-    Args:
-        intake: registers them.
-        router: forgets what is unregistered.
-    """
+    """Implements `query_api.ports.PublisherRegistry`."""
 
     kinds = KINDS
 
@@ -60,9 +55,11 @@ class EmbeddedRegistry:
         self._intake.forget_at_start(matches).add_done_callback(forget)
 
     def register_configured(self, registrations: Sequence[Registration]) -> None:
-        """Registers what a configuration file names, once recovery is done; bad ones are logged."""
+        """Registers what a configuration file names, once recovery is done; bad ones are logged.
+        What the file says of a publisher that is registered counts.
+        """
         for registration in registrations:
-            future = self._intake.register(registration)
+            future = self._intake.register(registration, restate=True)
             future.add_done_callback(partial(_log_refusal, registration))
 
 

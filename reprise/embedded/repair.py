@@ -9,8 +9,9 @@
             damaged                   sets it aside, folds it again  sets it aside
     routing damaged, or with a hole   sets it aside, begins anew     what can be read is the log
 
-Nothing is deleted: what is damaged stays beside, as `log.damaged-1` or `table.damaged-1`. The
-routing log is `routing/log`: what its checkpoint has of it, a start goes on with all the same.
+and as `routing`, the routing log, each log that its room declares to be repaired (`reprise.logs`).
+Nothing is deleted: what is damaged stays beside, as `log.damaged-1` or `table.damaged-1`. What the
+checkpoint of such a log has of it, a start goes on with all the same.
 
 Repairing the log; a kill at any moment leaves what a further repair goes on with:
 
@@ -30,12 +31,12 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from logs.checkpoint import read_checkpoint
+from logs.declaration import LogDeclaration
 from logs.embedded import ExaminedLog, RepairedLog, repaired_path
-from routing.fold.fold import RoutingFold
-from routing.log.embedded import ROUTING_LOG_PATH
+from reprise.logs import declared_logs
 from schemas.errors import DamagedError, RecordFormatError, RowCorruptError, StorageError
 from schemas.identities import Offset
-from storage.rocksdb import LOG, TABLE, Database, disk_errors, examine
+from storage.rocksdb import LOG, TABLE, Database, Preset, disk_errors, examine
 from storage.salvage import check_not_in_use, free_name, move_aside, salvage
 from streams.log.losses import LogLoss, LossNote
 from streams.table.rows import format as rows
@@ -47,8 +48,7 @@ class RepairFinding(NamedTuple):
     """One part of the data directory.
 
     Attributes:
-        part: `log`, `table` or `routing`.
-        text: what was found, in words.
+        part: `log`, `table`, or the first name of a declared log's path, as `routing`.
         remedy: what the repair does; "" where there is nothing to do.
     """
 
@@ -72,21 +72,22 @@ class DirectoryRepair:
         self._data = data
         self._log = data / "log"
         self._table = data / "table"
-        self._routing = data / ROUTING_LOG_PATH
+        self._declared = [_DeclaredRepair(one, data) for one in declared_logs() if one.since]
         self._repaired = repaired_path(self._log)
         self._note = LossNote(data)
         if not any(path.is_dir() for path in (self._log, self._table, self._repaired)):
             raise StorageError(
                 f"Expected a data directory of `reprise up`, got one without a log: {data}"
             )
-        for path in (self._log, self._table, self._routing):
+        for path in (self._log, self._table, *(one.path for one in self._declared)):
             check_not_in_use(path)
 
     # Looking
 
     def examine(self) -> list[RepairFinding]:
         """What is damaged, and what would be done; changes nothing. Reads all there is."""
-        return [self._examine_log(), self._examine_table(), *self._examine_routing()]
+        found = [self._examine_log(), self._examine_table()]
+        return found + [finding for one in self._declared for finding in one.examine()]
 
     def _examine_log(self) -> RepairFinding:
         if not self._log.exists():
@@ -94,25 +95,6 @@ class DirectoryRepair:
                 return RepairFinding("log", "its repair was interrupted", "finishes it")
             return RepairFinding("log", "none: a start begins an empty one behind the table")
         return _examined("log", self._log, self._data)
-
-    def _examine_routing(self) -> Iterator[RepairFinding]:
-        """Nothing where nothing was ever decided."""
-        if self._routing.exists():
-            found = _examined("routing", self._routing, self._data)
-            if found.remedy:
-                text = f"{found.text}; a start sets it aside and goes on with its checkpoint"
-                found = found._replace(text=text)
-            yield found
-        try:
-            read_checkpoint(self._routing.with_name("checkpoint"), RoutingFold.load)
-        except RecordFormatError as error:
-            yield RepairFinding("routing", f"{error}: a start folds its log from the beginning")
-        for path in sorted(self._routing.parent.glob(f"{self._routing.name}.damaged-*")):
-            text = (
-                f"{path} was set aside. To have what can be read of it in place of what was decided"
-                f" since, move it to {self._routing} and repair it"
-            )
-            yield RepairFinding("routing", text)
 
     def _examine_table(self) -> RepairFinding:
         if not self._table.exists():
@@ -151,58 +133,34 @@ class DirectoryRepair:
             yield f"table  moved to {move_aside(self._table, TABLE.name)}"
         if "log" in damaged:
             yield from self._repair_log()
-        if "routing" in damaged:
-            yield from self._repair_routing()
-
-    def _repair_routing(self) -> Iterator[str]:
-        """A kill before its end leaves none, which the next start begins anew."""
-        making = self._routing.with_name(self._routing.name + ".repairing")
-        salvaged = salvage(self._routing, LOG, making)
-        made = RepairedLog(making)
-        try:
-            holes = made.holes()
-            if holes:
-                made.complete_only_from(Offset(holes[-1][1] + 1))
-            made.sync()
-        finally:
-            made.close()
-        missing = f"; records {_said_of(holes)} are missing" if holes else ""
-        yield f"routing {salvaged.entries} entries could be read{missing}"
-        yield f"routing the damaged one is {move_aside(self._routing, LOG.name)}"
-        with disk_errors("put the repaired routing log in place", self._routing):
-            making.rename(self._routing)
+        for one in self._declared:
+            if one.part in damaged:
+                yield from one.repair()
 
     def _repair_log(self) -> Iterator[str]:
         if self._log.exists():
             making = self._log.with_name(self._log.name + ".repairing")
-            salvaged = salvage(self._log, LOG, making)  # Step 1.
-            made = RepairedLog(making)
-            try:
-                what = self._settle(made)
-            finally:
-                made.close()
+            remade = _remade(self._log, LOG, making)  # Steps 1 and 2.
+            what = self._note_loss(remade)
             with disk_errors("put the repaired log in place", self._repaired):
                 shutil.rmtree(self._repaired, ignore_errors=True)
                 making.rename(self._repaired)
-            yield f"log    {salvaged.entries} entries could be read; {what}"
+            yield f"log    {remade.entries} entries could be read; {what}"
             yield f"log    the damaged one is {move_aside(self._log, LOG.name)}"  # Step 4.
         with disk_errors("put the repaired log in place", self._log):
             self._repaired.rename(self._log)
         yield f"log    the repaired one is {self._log}"
 
-    def _settle(self, made: RepairedLog) -> str:
-        """Steps 2 and 3; returns what is lost, in words."""
-        holes = made.holes()
+    def _note_loss(self, remade: "_RemadeLog") -> str:
+        """Step 3; returns what is lost, in words."""
+        holes = remade.holes
         last = holes[-1][1] if holes else -1
-        if holes:
-            made.complete_only_from(Offset(last + 1))
-        made.sync()
         covered = self._covered()
         missing = f"records {_said_of(holes)}" if holes else "no record before its last one"
         what = f"a repair of the log found missing: {missing}"
         vouched = covered is not None and covered >= last
         self._note.add(LogLoss(what=what, at=time.time(), registrations=not vouched))
-        return f"missing: {missing}, and whatever came after {made.end_offset - 1}"
+        return f"missing: {missing}, and whatever came after {remade.end_offset - 1}"
 
     def _covered(self) -> int | None:
         try:
@@ -219,12 +177,74 @@ class DirectoryRepair:
         self._note.end_doubt()
 
 
-def _examined(part: str, path: Path, data: Path) -> RepairFinding:
+class _DeclaredRepair:
+    """Of a log that its room declares to be repaired."""
+
+    def __init__(self, declared: LogDeclaration, data: Path) -> None:
+        self.path = declared.path_in(data)
+        self.part = self.path.relative_to(data).parts[0]
+        self._declared = declared
+        self._data = data
+
+    def examine(self) -> Iterator[RepairFinding]:
+        """Nothing where nothing was ever written."""
+        if self.path.exists():
+            found = _examined(self.part, self.path, self._data, self._declared.preset)
+            if found.remedy:
+                text = f"{found.text}; a start sets it aside and goes on with its checkpoint"
+                found = found._replace(text=text)
+            yield found
+        checkpoint = self._declared.checkpoint
+        try:
+            if checkpoint is not None:
+                read_checkpoint(self._data / checkpoint.path, checkpoint.load)
+        except RecordFormatError as error:
+            yield RepairFinding(self.part, f"{error}: a start folds its log from the beginning")
+        for path in sorted(self.path.parent.glob(f"{self.path.name}.damaged-*")):
+            text = (
+                f"{path} was set aside. To have what can be read of it in place of"
+                f" {self._declared.since}, move it to {self.path} and repair it"
+            )
+            yield RepairFinding(self.part, text)
+
+    def repair(self) -> Iterator[str]:
+        """A kill before its end leaves none, which the next start begins anew."""
+        making = self.path.with_name(self.path.name + ".repairing")
+        remade = _remade(self.path, self._declared.preset, making)
+        missing = f"; records {_said_of(remade.holes)} are missing" if remade.holes else ""
+        yield f"{self.part} {remade.entries} entries could be read{missing}"
+        yield f"{self.part} the damaged one is {move_aside(self.path, self._declared.preset.name)}"
+        name = self._declared.name.removeprefix("the ")
+        with disk_errors(f"put the repaired {name} in place", self.path):
+            making.rename(self.path)
+
+
+class _RemadeLog(NamedTuple):
+    entries: int
+    holes: list[tuple[int, int]]
+    end_offset: int
+
+
+def _remade(path: Path, preset: Preset, making: Path) -> _RemadeLog:
+    """What can be read of a log, in a new one that says from where on it is complete."""
+    salvaged = salvage(path, preset, making)
+    made = RepairedLog(making, preset=preset)
+    try:
+        holes = made.holes()
+        if holes:
+            made.complete_only_from(Offset(holes[-1][1] + 1))
+        made.sync()
+        return _RemadeLog(salvaged.entries, holes, made.end_offset)
+    finally:
+        made.close()
+
+
+def _examined(part: str, path: Path, data: Path, preset: Preset = LOG) -> RepairFinding:
     """A log that is there; reads all of it."""
     remedy = f"what can be read becomes the log, and the damaged one is kept as {free_name(path)}"
     try:
-        torn = examine(path, LOG)
-        log = ExaminedLog(path, data=data)
+        torn = examine(path, preset)
+        log = ExaminedLog(path, data=data, preset=preset)
         try:
             holes, bounds = log.holes(), log.bounds
         finally:

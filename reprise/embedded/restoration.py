@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -14,10 +13,9 @@ from reprise.embedded.backup_manifest import (
     check_room,
     expect_none,
     facts_of,
-    make_durable,
+    made_whole,
     read_manifest,
     recover_copy,
-    sync_path,
 )
 from schemas.errors import BackupError
 from schemas.limits import ERROR_DETAIL_CHARS_MAX, MIB
@@ -36,7 +34,6 @@ def restore(backup: Path, data: Path, *, tell: Tell = silent) -> Manifest:
     Args:
         backup: as `back_up` made it; it is only read.
         data: the directory to make, which must not exist, or be empty.
-        tell: how far it is.
 
     Raises:
         BackupError: `backup` is none, was changed, or is of a newer version; `data` has something.
@@ -47,20 +44,9 @@ def restore(backup: Path, data: Path, *, tell: Tell = silent) -> Manifest:
         data.rmdir()
     expect_none(data)
     check_room(sum(file.bytes for file in manifest.files.values()), data)
-    making = data.with_name(data.name + ".restoring")
-    with disk_errors("begin a restoration", making):
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(parents=True)
-    try:
+    with made_whole(data, what="restoration", suffix=".restoring") as making:
         _copy_files(backup, manifest, making, tell)
         _compare(recover_copy(making, manifest.seed), manifest)
-        with disk_errors("finish the restoration", data):
-            make_durable(making)
-            making.rename(data)
-            sync_path(data.parent)
-    except BaseException:
-        shutil.rmtree(making, ignore_errors=True)
-        raise
     return manifest
 
 

@@ -15,10 +15,8 @@ class EmbeddedRetention:
     """Drops what is not to be kept, and syncs what is; what the disk refuses is tried again.
 
     Args:
-        settings: how much is kept.
         data: of which.
         folding: how far the table is durable; the log keeps what is not.
-        conditions: of the role.
     """
 
     def __init__(

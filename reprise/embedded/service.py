@@ -1,9 +1,7 @@
 """The embedded service: bridge, log, fold, table and API in one process, on one data directory.
 
     DATA/log/, table/, history/, loss.json   `reprise.embedded.data`
-    DATA/answers/  with `audit.rate`, answers to be proven: `streams.audit.embedded`
-    DATA/routing/  what was decided and what came of it: `routing.log.embedded`
-    DATA/commands/  with `--lmcache`, commands to its workers, by LMCache's room
+    and the logs that rooms declare, as DATA/routing/: `reprise.logs`
 
 Threads: `reprise-subscriber` receives from the engines, `write` decodes, packs and appends, `fold`
 folds and flushes, `log-sync` makes appends durable, and the main thread answers HTTP from the
@@ -13,7 +11,6 @@ with `acting.on`, `act` has them do what is advised.
 """
 
 import logging
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -21,6 +18,7 @@ from typing import TYPE_CHECKING
 from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.sockets.reader import open_reader
 from doctor.watch import OutcomeWatch
+from logs.declaration import EmbeddedParts
 from query_api.change_signal import ChangeSignal
 from reprise import rooms
 from reprise.embedded.data import EmptyFolds, open_data
@@ -30,17 +28,18 @@ from reprise.embedded.loss_watch import LossWatch
 from reprise.embedded.registry import EmbeddedRegistry
 from reprise.embedded.view import EmbeddedView
 from reprise.embedded.write_thread import WriteThread
+from reprise.logs import LogRuns, declared_logs
 from reprise.settings import Settings
 from routing.decisions.router import Router
-from routing.log.embedded import DIRECTORY as ROUTING_DIRECTORY
+from routing.log.declaration import ROUTING
 from routing.log.embedded import RoutingLog
+from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions
 from schemas.errors import DamagedError, NewerVersionError
 from schemas.tracing import NO_TRACER, Tracer
-from streams.audit.embedded import AnswerLog
-from streams.audit.log import DIRECTORY as ANSWERS_DIRECTORY
-from streams.audit.queue import open_audit_queue
+from streams.audit.log import ANSWERS, AnswerLog
 from streams.kernel import array_packer, socket_reader
+from streams.table.scope_states import Contradictions
 
 if TYPE_CHECKING:
     from reprise.rooms import EmbeddedLmcache
@@ -59,15 +58,10 @@ class EmbeddedService:
 
     Attributes:
         audit_queue: takes answers that are kept; None: none are.
-        conditions: of the role.
-        data: what is on the disk.
-        folding: folds into the table.
-        intake: from the sockets into the log.
         view, registry: what HTTP and gRPC read and change.
+        logs: what runs those that rooms declare.
         routing, router: the routing log, and who decides.
-        write: runs the intake.
         outcomes: the doctor's look at outcomes.
-        audit: writes the answers that are kept; None: none are.
         lmcache: what LMCache's room has beside the write path; None: its workers are not served.
         faults: unexpected errors of what is in no other count.
 
@@ -87,12 +81,17 @@ class EmbeddedService:
     ) -> None:
         self.faults = 0
         changes = ChangeSignal()
-        queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
-        self.audit_queue = queue
-        self.conditions = conditions = Conditions(time.time, logger)
+        self.conditions = conditions = Conditions(REAL_CLOCK.unix, logger)
         conditions.on_change = changes.changed
         ENGINE_KEYS.conditions = conditions
-        folds = EmptyFolds(settings.seed, settings.kernel, queue, changes)
+        parts = EmbeddedParts(
+            settings.data, conditions, REAL_CLOCK, settings.log_retention_s, tracer, settings
+        )
+        self.logs = LogRuns({one: one.embedded(parts) for one in declared_logs()})
+        answers: AnswerLog | None = self.logs[ANSWERS]
+        self.routing: RoutingLog = self.logs[ROUTING]
+        self.audit_queue = None if answers is None else answers.source.queue
+        folds = EmptyFolds(settings.seed, settings.kernel, self.audit_queue, changes)
         with ExitStack() as opened:
             self.data = open_data(settings, folds)
             opened.callback(self.data.close)
@@ -114,22 +113,11 @@ class EmbeddedService:
             )
             opened.callback(self.intake.close)
             self.view = EmbeddedView(self.folding, self.intake, losses, changes)
-            kept_s = settings.log_retention_s
-            self.routing = RoutingLog(
-                settings.data / ROUTING_DIRECTORY,
-                age_max_s=kept_s,
-                conditions=conditions,
-                tracer=tracer,
-            )
-            opened.callback(self.routing.stop)
-            self.audit: AnswerLog | None = None
-            if queue is not None:
-                path, seed = settings.data / ANSWERS_DIRECTORY, settings.seed
-                self.audit = AnswerLog(
-                    path, queue, seed=seed, age_max_s=kept_s, conditions=conditions
-                )
-                opened.callback(self.audit.stop)
+            for log in self.logs.running():
+                opened.callback(log.stop)
+                log.open()
             routing = self.routing
+            routing.live.tell_contradictions(self._contradict)
             self.router = Router(self.view, routing.queue, routing.live, settings.routing)
             self.registry = EmbeddedRegistry(self.intake, self.router)
             self.write = WriteThread(
@@ -144,23 +132,27 @@ class EmbeddedService:
             self.outcomes = OutcomeWatch(
                 self.view, self.router, conditions, on_fault=self._count_fault
             )
-            self.lmcache = self._open_lmcache(settings, tracer)
+            self.lmcache = self._open_lmcache(settings, parts)
             opened.pop_all()
 
-    def _open_lmcache(self, settings: Settings, tracer: Tracer) -> "EmbeddedLmcache | None":
+    def _open_lmcache(self, settings: Settings, parts: EmbeddedParts) -> "EmbeddedLmcache | None":
         room = rooms.lmcache()
         if room is None or self.intake.lmcache is None:
             return None
-        lmcache = room.embedded(self.intake.lmcache, settings.data, tracer)
-        if settings.act_s:
-            lmcache.act(self.view, self.router, settings.act_s)
+        lmcache = room.embedded(self.intake.lmcache, parts)
+        if settings.acting.is_on:
+            lmcache.act(self.view, self.router, settings.acting)
         return lmcache
+
+    def _contradict(self, found: Contradictions) -> None:
+        self.view.contradict(found)
+        if self.data.history is not None:
+            self.data.history.contradict(found)
 
     def start(self) -> None:
         """Starts recovery and then the write path; returns at once."""
-        if self.audit is not None:
-            self.audit.start()
-        self.routing.start()
+        for log in self.logs.running():
+            log.start()
         self.write.start()
         self.outcomes.start()
         if self.lmcache is not None:
@@ -172,9 +164,8 @@ class EmbeddedService:
         if self.lmcache is not None:
             self.lmcache.stop()
         self.write.stop()
-        self.routing.stop()
-        if self.audit is not None:
-            self.audit.stop()
+        for log in self.logs.running():
+            log.stop()
 
     def _count_fault(self) -> None:
         self.faults += 1

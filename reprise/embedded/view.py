@@ -31,7 +31,6 @@ class EmbeddedView(TableView):
     """Implements `query_api.ports.View`.
 
     Args:
-        folding: whose fold is answered from.
         intake: knows what is connected, and the conditions of the role.
         losses: what the log has lost.
         changes: what verdicts depend on is told there.
@@ -83,8 +82,8 @@ class EmbeddedView(TableView):
     def _connected(self, publisher: PublisherKey) -> bool:
         return self._intake.connected(publisher)
 
-    def _acting(self, publisher: PublisherKey) -> tuple[str, float] | None:
-        return self._intake.acting(publisher)
+    def _activity(self, publisher: PublisherKey) -> tuple[str, float] | None:
+        return self._intake.activity_of(publisher)
 
     def _ledgers(self) -> Mapping[PublisherKey, Ledger]:
         return self._folding.fold.ledgers.current

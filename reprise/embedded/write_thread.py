@@ -30,7 +30,7 @@ from bridge.engine_http.load_watch import (
     scraped,
 )
 from bridge.memory.watch import MemoryWatch
-from bridge.supervision import cancel, keep_all
+from bridge.supervision import cancel, ends_before, keep_all
 from bridge.unreached import watch_unreached
 from reprise.embedded.data import EmbeddedData
 from reprise.embedded.fold_thread import FoldThread
@@ -51,9 +51,7 @@ class WriteThread:
     """Owns the log and the table while it runs; see the module for the order.
 
     Args:
-        settings: of the service.
         data: open; it is closed at the end.
-        folding: folds into the table.
         intake: whose loop is run; it is closed at the end.
         losses: what the log has lost.
         on_damage: called where the log turns out to be damaged during recovery, or the table to be
@@ -94,8 +92,8 @@ class WriteThread:
                 settings.memory, bridge=intake.heartbeats.bridge, conditions=conditions
             )
         self.load: LoadWatch | None = None
-        if settings.scrape_load_s:
-            self.load = LoadWatch(settings.scrape_load_s, self._scraped, on_load)
+        if settings.load.scrape_s:
+            self.load = LoadWatch(settings.load.scrape_s, self._scraped, on_load)
         self._faults = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)
@@ -106,11 +104,6 @@ class WriteThread:
         """Unexpected errors, of all parts."""
         load = 0 if self.load is None else self.load.faults
         return self._faults + self._intake.faults + self._folding.faults + load
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the thread runs."""
-        return self._thread.is_alive()
 
     def _scraped(self) -> dict[PublisherKey, ScrapedPublisher]:
         registered = list(self._folding.fold.registrations.values())
@@ -176,7 +169,7 @@ class WriteThread:
             )
 
     async def _write_until_stopped(self) -> None:
-        if not await self._followed_registered():
+        if not await ends_before(self._intake.follow_registered(), self._intake.ended):
             return
         self._conditions.clear(Part.RECOVERY)
         intake = self._intake
@@ -199,20 +192,6 @@ class WriteThread:
         finally:
             await cancel(*parts)
         await intake.end()
-
-    async def _followed_registered(self) -> bool:
-        """False where it is to stop before: with thousands it takes a while."""
-        following = asyncio.create_task(self._intake.follow_registered())
-        stopping = asyncio.create_task(self._intake.ended.wait())
-        try:
-            await asyncio.wait({following, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if not following.done():
-                return False
-            await following
-            return True
-        finally:
-            stopping.cancel()
-            await cancel(following)
 
     async def _beat(self) -> None:
         while True:

@@ -22,6 +22,7 @@ Bodies are the app's to bound (`query_api.http.requests.bodies`).
 
 import asyncio
 import os
+from collections.abc import Container
 from typing import Any, Final, Protocol
 
 import httptools
@@ -33,7 +34,7 @@ from uvicorn.protocols.http.httptools_impl import (
 
 from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES
 from query_api.http.errors import RequestError
-from query_api.http.plain_listener import PATHS, HandedOver
+from query_api.http.plain_listener import HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
 from reprise.bounds import HTTP_HEAD_BYTES_MAX, HTTP_URL_BYTES_MAX
 from reprise.http.tls import names_of
@@ -73,7 +74,10 @@ STOPPING: Final = RequestError(
 TOO_MANY: Final = RequestError(
     "too_many", "Too many connections are open; try again, or close some", status=503
 )
-_PLAIN_PATHS: Final = frozenset(path.encode() for path in PATHS)
+
+
+REPORT_PATHS: Final = frozenset({b"/feedback", b"/load"})
+_REPORTS: Final = tuple(b"POST " + path for path in sorted(REPORT_PATHS))
 
 
 class _EndedError(Exception):
@@ -104,6 +108,10 @@ class ConnectionOwner(Protocol):
         """Counts something that was refused or ended."""
         ...
 
+    def reported(self, connection: "Connection") -> None:
+        """One has its answer that was handed over with a report."""
+        ...
+
 
 class _UnframedCycle(RequestResponseCycle):
     """An answer to a client of HTTP/1.0, which knows no chunks: where it has no length, the end of
@@ -123,14 +131,10 @@ class _UnframedCycle(RequestResponseCycle):
         await super().send(message)
 
 
-class _Joined:
+class _JoinedWrites:
     """What goes out of an answer in one turn of the loop, in one piece: its head with the first of
     its body, which uvicorn writes apart. Each write costs a call of the system, in which another
     thread takes the interpreter.
-
-    Args:
-        transport: of the connection.
-        loop: of the same.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -178,6 +182,8 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(**of_server)
         self._handed = handed
+        # Its next request is likely a decision, which is not to wait for the interpreter.
+        self._reports = handed is not None and handed.received.startswith(_REPORTS)
         self.served = False
         self.since = self.made_at = self.loop.time()
         self.headers = []
@@ -195,7 +201,7 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.Protocol`."""
         super().connection_made(transport)
-        self._joined = _Joined(transport, self.loop)
+        self._joined = _JoinedWrites(transport, self.loop)
         names = names_of(transport.get_extra_info("peercert"))
         if names:
             self.app_state = {**self.app_state, CERTIFICATE_NAMES: names}
@@ -225,6 +231,10 @@ class Connection(HttpToolsProtocol):
             self._answering.disconnected = True
             self._answering.message_event.set()
         super().connection_lost(exc)
+        # The last request holds the connection, which holds it. Thousands of such pairs a second
+        # would wait for the garbage collector, and all threads for that: 100 ms and more.
+        if self.is_idle:
+            self.cycle = self.scope = self._answering = None  # type: ignore[assignment]
 
     @property
     def is_idle(self) -> bool:
@@ -237,14 +247,13 @@ class Connection(HttpToolsProtocol):
         handed = self._handed
         return handed is not None and bool(handed.received or handed.unsent)
 
-    @property
-    def is_for_listener(self) -> bool:
-        """Whether it waits for the next request, and nothing else, and the last one was a query:
-        one that asks for something else would come back with each request.
+    def is_for_listener(self, paths: Container[bytes]) -> bool:
+        """Whether it waits for the next request, and nothing else, and the last one was for one of
+        the listener's paths: one that asks for something else would come back with each request.
         """
         return (
             self.served
-            and self.url.partition(b"?")[0] in _PLAIN_PATHS
+            and self.url.partition(b"?")[0] in paths
             and self.is_idle
             and not self._in_message
             and not self._ended
@@ -409,6 +418,8 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
         else:
             self.server_state.total_requests += 1
+            if self._reports:
+                self.loop.call_soon(self._owner.reported, self)
             if self.flow.read_paused and not self.transport.is_closing():
                 self.flow.resume_reading()
 

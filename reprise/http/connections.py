@@ -13,7 +13,7 @@ from uvicorn import Config
 from uvicorn.server import ServerState
 
 from query_api.http.plain_listener import HandedOver, PlainListener
-from reprise.http.connection import Connection
+from reprise.http.connection import REPORT_PATHS, Connection
 from reprise.http.open_files import files_for_clients
 from schemas.limits import MIB, OPEN_FILES_MAX, REFUSALS_LOG_S
 
@@ -28,6 +28,7 @@ HTTP_SCAN_IDLE_SHARE: Final = 32  # less than one of so many
 
 assert HTTP_CONNECTIONS_MAX < OPEN_FILES_MAX // 2, "clients leave files for the publishers"
 
+_DECISIONS: Final = b"/route"
 _ANY_DESCRIPTOR: Final = 2**31 - 1
 _Silent = deque[tuple[Connection, float]]
 """Those that were idle at the last scan, and since when; the longest first."""
@@ -52,6 +53,7 @@ class Connections:
         bound: how many there may be.
         descriptor_max: above it a new one is refused.
         listener: who has further connections, and takes those that wait for a request.
+        plain_paths: what it answers.
         when_swept: called about once a second.
     """
 
@@ -67,6 +69,7 @@ class Connections:
         self.bound = connections_max
         self._lifetime_s = lifetime_s
         self.listener: PlainListener | None = None
+        self.plain_paths: frozenset[bytes] = frozenset()
         self.when_swept: Callable[[], None] = lambda: None
         self.descriptor_max = _ANY_DESCRIPTOR
         self._open: set[Connection] = set()
@@ -80,7 +83,6 @@ class Connections:
         """uvicorn's, for a server of these connections.
 
         Args:
-            app: the ASGI application.
             options: others than those that all servers share.
         """
         return Config(
@@ -220,12 +222,21 @@ class Connections:
         for connection in list(self._open):
             if now - connection.made_at > self._lifetime_s:
                 connection.abort("too_long")
-            elif self.listener is not None and connection.is_for_listener:
+            elif self.listener is not None and connection.is_for_listener(self.plain_paths):
                 self._give_back(self.listener, connection)
             else:
                 connection.check(now)
         self._bound_answers()
         self._log(now)
+
+    def reported(self, connection: Connection) -> None:
+        """One has its answer that was handed over with a report: the listener has it back at once,
+        where it decides.
+        """
+        if self.listener is None or _DECISIONS not in self.plain_paths:
+            return
+        if connection in self._open and connection.is_for_listener(REPORT_PATHS):
+            self._give_back(self.listener, connection)
 
     def _give_back(self, listener: PlainListener, connection: Connection) -> None:
         with suppress(OSError):  # there is no descriptor left now

@@ -3,7 +3,8 @@
 Where queries can be answered without Python, the listener (`query_api.http.plain_listener`) has the
 address, and gives the server what it does not answer itself. Here such a connection becomes one of
 uvicorn's, with what has come of it. One whose last request was a query is given back once it waits
-for the next one, within a second or so (`Connections.sweep`).
+for the next one, within a second or so (`Connections.sweep`); one that came with a report, at once,
+where the listener decides (`Connections.reported`).
 """
 
 import asyncio
@@ -30,7 +31,6 @@ class ConnectionsServer(uvicorn.Server):
 
     Args:
         config: see `Connections.configure`.
-        connections: of its clients.
         plain: what a listener without Python answers; None for no such listener.
         tls: of its address; there is no such listener then. None: it is not encrypted.
     """
@@ -88,9 +88,7 @@ class ConnectionHandover:
         server: uvicorn.Server,
     ) -> None:
         """Args:
-        plain: of the app.
         listening: a socket that listens; it is given up.
-        connections: of the server.
         server: which has started, and has no socket of its own.
         """
         self._connections = connections
@@ -104,6 +102,7 @@ class ConnectionHandover:
             descriptor_max=connections.descriptor_max,
         )
         connections.listener = self._listener
+        connections.plain_paths = plain.paths
         connections.when_swept = plain.renew
         self._loop.add_reader(self._listener.bell, self._take)
 

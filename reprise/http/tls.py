@@ -37,7 +37,6 @@ class Tls:
         self, settings: TlsSettings, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """Args:
-        settings: which files.
         monotonic: seconds.
 
         Raises:

@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
+from bridge.supervision import cancel
 from query_api.http.errors import ErrorEnvelope
 from query_api.http.wire import Wire, encode
 from reprise.bounds import HTTP_HEAD_BYTES_MAX
@@ -49,9 +50,7 @@ class TlsListener:
         make: Callable[[], Connection],
     ) -> None:
         """Args:
-        tls: of the server.
         listening: a socket that listens.
-        connections: of the server.
         make: a new connection of uvicorn's.
         """
         self._tls = tls
@@ -67,9 +66,7 @@ class TlsListener:
     async def stop(self) -> None:
         """Accepts no more; handshakes under way end."""
         self._loop.remove_reader(self._listening.fileno())
-        for task in list(self._shaking):
-            task.cancel()
-        await asyncio.gather(*self._shaking, return_exceptions=True)
+        await cancel(*self._shaking)
 
     def _accept(self) -> None:
         for _ in range(TLS_ACCEPTS_AT_ONCE_MAX):

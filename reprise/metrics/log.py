@@ -2,7 +2,8 @@
 
 from typing import TYPE_CHECKING, Final, Protocol
 
-from schemas.conditions import DISK_PARTS, Conditions
+from reprise.logs import disk_parts
+from schemas.conditions import Conditions
 from schemas.metric_family import Family, counter, gauge
 
 if TYPE_CHECKING:
@@ -84,6 +85,6 @@ DISK: Final[tuple[Family[Conditions], ...]] = (
     counter(
         "reprise_disk_errors",
         "Failed reads, writes and syncs of the data directory.",
-        lambda conditions: sum(conditions.failures[part] for part in DISK_PARTS),
+        lambda conditions: sum(conditions.failures[part] for part in disk_parts()),
     ),
 )

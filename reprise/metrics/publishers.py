@@ -68,9 +68,7 @@ def received(
     """Reads what there is now. Cost O(publishers).
 
     Args:
-        pump: of the publishers.
         dropped_later: what was dropped behind the sequencer.
-        states: see `ReceivedTraffic`.
     """
     found, inbox, receiver = pump.counters(), pump.inbox, pump.engines.receiver
     dropped = Counter(dropped_later or {})
@@ -240,7 +238,7 @@ ACTIVITIES: Final["tuple[Family[Mapping[PublisherKey, Publisher]], ...]"] = (
         "1 for what the publisher does: active, silent, disconnected or replaying.",
         (*_LABELS, "activity"),
         lambda found: [
-            ((*_labels(publisher), followed.acting.activity.value), 1.0)
+            ((*_labels(publisher), followed.activity.kind.value), 1.0)
             for publisher, followed in found.items()
         ],
     ),
@@ -249,7 +247,7 @@ ACTIVITIES: Final["tuple[Family[Mapping[PublisherKey, Publisher]], ...]"] = (
         "Unix time since when the publisher has done that; 0 where it is not known.",
         _LABELS,
         lambda found: [
-            (_labels(publisher), followed.acting.since) for publisher, followed in found.items()
+            (_labels(publisher), followed.activity.since) for publisher, followed in found.items()
         ],
     ),
 )

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from reprise.metrics.audit import AUDIT, AnswerStore
 from reprise.metrics.delivery import DELIVERY, MEMBERSHIP, REACHABLE
 from reprise.metrics.http import HTTP
 from reprise.metrics.load import LOAD
@@ -27,7 +26,6 @@ from reprise.metrics.replica import LAG, REPLICA
 from reprise.metrics.table import FOLDED_OFFSETS, INDEX, RECOVERY, TABLES, Tables, WrittenPartition
 from reprise.metrics.tracing import TRACING
 from reprise.metrics.worker import CHECKPOINTS, CRASHES, RECORDS, RESTARTS, ROUTING_RESTARTS
-from routing.metrics import ROUTING, RoutingLogState
 from schemas.conditions import Part
 from schemas.metric_family import RoleCollector
 from schemas.positions import Position
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
     from query_api.replica.replica import Replica
     from reprise.embedded.service import EmbeddedService
     from reprise.http.connections import Connections
+    from reprise.logs import LogRuns
     from reprise.rooms import LmcacheBridge, ReplicaLmcache
     from reprise.tracing.opening import SpanCounts
     from routing.worker.worker import RoutingWorker
@@ -73,8 +72,7 @@ def embedded_collector(service: "EmbeddedService") -> RoleCollector:
         collector.add(HISTORY, lambda: history)
     collector.add(WAITING, lambda: sink)
     collector.add(COMMANDS, lambda: intake.commands.refused)
-    collector.add(AUDIT, lambda: None if service.audit is None else service.audit.answers)
-    collector.add(ROUTING, lambda: service.routing)
+    service.logs.collect(collector)
     collector.add(DISK, lambda: conditions)
     collector.add(RECOVERY, lambda: write.recovery)
     collector.add(FOLDED_OFFSETS, view.positions)
@@ -165,13 +163,10 @@ def worker_metrics(worker: "FoldWorker", routing: "RoutingWorker") -> CollectorR
 
 def replica_collector(
     replica: "Replica",
-    routing: RoutingLogState | None = None,
-    audit: AnswerStore | None = None,
+    logs: "LogRuns | None" = None,
     lmcache: "ReplicaLmcache | None" = None,
 ) -> RoleCollector:
-    """Of a query replica; `audit` is what keeps its answers, if they are kept, and `lmcache` the
-    room of LMCache, if it is installed.
-    """
+    """Of a query replica; `lmcache` is the room of LMCache, if it is installed."""
     collector = RoleCollector()
     collector.add(PROCESS, lambda: Role(replica.conditions, lambda: replica.internal_errors))
     collector.add(REACHABLE, lambda: replica.reachable)
@@ -184,8 +179,8 @@ def replica_collector(
     collector.add(STANDINGS, replica.standings)
     collector.add(SEGMENTS, replica.memory)
     collector.add(INDEX, lambda: replica.current.table.kernel)
-    collector.add(AUDIT, lambda: audit)
-    collector.add(ROUTING, lambda: routing)
+    if logs is not None:
+        logs.collect(collector)
     if lmcache is not None:
         lmcache.collect(collector)
     return collector

@@ -46,14 +46,9 @@ class Door:
     """See the module.
 
     Args:
-        gateway: that answers.
         listening: a bound socket; None: it answers nowhere, and registers engines alone.
         tls: how it is encrypted; None: it is not.
         picking: a socket bound for the endpoint picker; None: it picks for nobody.
-
-    Attributes:
-        connections: its clients'.
-        gateway: that answers.
     """
 
     def __init__(
@@ -123,20 +118,20 @@ def open_door(
         ConfigurationError: the address cannot be bound, or strangers would be answered.
     """
     room, wanted, access = rooms.gateway(), settings.gateway, settings.access
-    if wanted is None or room is None:
+    if room is None or not wanted.is_on:
         return None
     with contextlib.ExitStack() as closing:
         listening = picking = picker_guard = None
-        if wanted.host:
+        if wanted.listen is not None:
             if not wanted.is_insecure:
-                access.check_host(wanted.host, f"the host of {wanted.option}")
-            listening = bind(wanted.host, wanted.port, option=wanted.option)
+                access.check_host(wanted.listen.host, f"the host of {wanted.option}")
+            listening = bind(*wanted.listen, option=wanted.option)
             closing.callback(listening.close)
-        if wanted.picker_host:
+        if wanted.picker is not None:
             if not wanted.is_picker_insecure:
-                access.check_host(wanted.picker_host, "the host of --ext-proc")
+                access.check_host(wanted.picker.host, "the host of --ext-proc")
                 picker_guard = guard
-            picking = bind(wanted.picker_host, wanted.picker_port, option="--ext-proc")
+            picking = bind(*wanted.picker, option="--ext-proc")
             closing.callback(picking.close)
         gateway = room.gateway(wanted, view, registry, router, tokenizer, guard, picker_guard)
         door = Door(gateway, listening, settings.tls, picking)

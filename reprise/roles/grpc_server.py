@@ -72,7 +72,7 @@ def beside_grpc(
     server = GrpcServer(
         view,
         grpc,
-        only_exact=settings.only_exact,
+        only_exact=settings.http.only_exact,
         guard=guard,
         tls=None if settings.tls is None else as_grpc(settings.tls),
         tracer=tracer,

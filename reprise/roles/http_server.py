@@ -100,8 +100,6 @@ class Server:
     """One HTTP server over one service: binds at once, serves until SIGINT or SIGTERM.
 
     Attributes:
-        connections: its clients'.
-        port: that it listens on.
         base_url: where it answers.
     """
 
@@ -142,7 +140,6 @@ class Server:
 
         Args:
             app: the HTTP application; what it has as `plain` is answered without Python.
-            service: what runs beside it.
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
             leaving: what SIGTERM waits for; None: for nothing.
@@ -201,5 +198,5 @@ def guard_of(settings: AnsweringSettings) -> Guard:
     access, grpc = settings.access, settings.grpc
     access.check_host(settings.host, "--host")
     if grpc is not None and not grpc.is_insecure:
-        access.check_host(grpc.host, "the host of --grpc")
+        access.check_host(grpc.listen.host, "the host of --grpc")
     return access.open_guard()

@@ -14,10 +14,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import msgspec
-
 from reprise.bounds import LEAVE_S
 from reprise.front import addresses_of, is_ready
+from schemas.setting import part, setting
 from storage.slots import lock_file
 
 LEAVE_UNSEEN_S: Final = 8.0  # a replica answers no longer where no other one is even being started
@@ -29,19 +28,32 @@ LOCK_FILE: Final = "leaving.lock"
 logger = logging.getLogger(__name__)
 
 
-class LeaveSettings(msgspec.Struct, frozen=True, kw_only=True):
+@part
+class LeaveSettings:
     """To whom a replica leaves its clients.
 
     Attributes:
-        to: a name that stands for all replicas.
-        asked_by: a name that stands for who asks them; once it stands for nothing there is nobody
-            to go on for. "" for not looking.
         shared: the directory of the lock.
     """
 
-    to: str
-    asked_by: str = ""
-    shared: Path
+    to: str = setting(
+        "serve.leave_to",
+        "A name that stands for all replicas, on the same port: after SIGTERM this one goes on"
+        f" answering until another is ready, {LEAVE_S:.0f} s at most.  [default: it ends at"
+        " once]",
+        flag="--leave-to",
+        metavar="HOST",
+        read=lambda text: text or None,
+    )
+    asked_by: str = setting(
+        "serve.leave_for",
+        "A name that stands for who asks the replicas: serve.leave_to waits no longer than it"
+        " stands for anything.  [default: it is not looked up]",
+        flag="--leave-for",
+        metavar="HOST",
+        default="",
+    )
+    shared: Path = Path("data")
 
 
 class ReplicaLeave:

@@ -10,14 +10,13 @@ from typing import Final
 from bridge.relay.relay import Relay
 from bridge.relay.relay_settings import RelaySettings
 from bridge.sockets.reader import open_reader
+from reprise.http.monitor_settings import MonitorSettings
 from reprise.http.open_files import raise_open_files_limit
-from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import http_collector, relay_metrics
 from reprise.monitor import (
-    listen,
+    listening_of,
     monitor_app,
     monitor_connections,
-    monitor_tls,
     monitored_beside,
 )
 from schemas.conditions import Conditions
@@ -46,18 +45,12 @@ def _fields(relay: Relay) -> Mapping[str, object]:
 
 def run_relay(
     settings: RelaySettings,
-    *,
-    metrics_host: str,
-    metrics_port: int | None,
-    metrics_tls: TlsSettings | None = None,
+    monitor: MonitorSettings,
 ) -> None:
     """Relays until SIGINT or SIGTERM.
 
     Args:
-        settings: what to run with.
-        metrics_host: where /health, /ready and /metrics answer.
-        metrics_port: likewise; None for nowhere.
-        metrics_tls: how they are encrypted; None: they are not.
+        monitor: where /health, /ready and /metrics answer.
 
     Raises:
         ConfigurationError: a file of keys cannot be used, or an address cannot be bound.
@@ -66,14 +59,13 @@ def run_relay(
     relay = Relay(settings, Conditions(time.time, logger), open_reader(socket_reader))
     with contextlib.ExitStack() as beside:
         beside.callback(relay.close)
-        if metrics_port is not None:
-            tls = monitor_tls(metrics_tls)
-            listening = listen(metrics_host, metrics_port, tls)
+        listening = listening_of(monitor)
+        if listening is not None:
             connections = monitor_connections()
             metrics = relay_metrics(relay)
             metrics.register(http_collector(connections))
             app = monitor_app(ROLE, relay.conditions, metrics, lambda: _fields(relay))
-            beside.enter_context(monitored_beside(app, listening, connections, tls))
+            beside.enter_context(monitored_beside(app, listening, connections))
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: relay.stop())
         logger.info(

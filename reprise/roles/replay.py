@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from bridge.wire import KINDS
-from query_api.http.wire import Wire
 from query_api.ports import Health, Positions
 from query_api.table_view import TableView
 from replay.as_records import CaptureRecords
@@ -46,7 +45,6 @@ class ReplayedService(TableView):
 
     Args:
         table: empty.
-        records: that are folded into it.
         total: how many there are, where that is known.
         speed: see `ReplayPace`.
         when_folded: called, on the folding thread, once all were folded.
@@ -197,8 +195,6 @@ def serve_capture(
     *,
     host: str,
     port: int,
-    only_exact: bool = False,
-    default_wire: Wire = Wire.JSON,
     when_serving: Callable[[str], None] = lambda base_url: None,
 ) -> None:
     """Serves until SIGINT or SIGTERM.
@@ -207,8 +203,6 @@ def serve_capture(
         make_service: over the capture, which stays open.
         host: address to listen on.
         port: 0 for any.
-        only_exact: see `create_app`.
-        default_wire: see `create_app`.
         when_serving: called with the base URL once requests are accepted.
 
     Raises:
@@ -221,5 +215,5 @@ def serve_capture(
     except BaseException:
         server.close()
         raise
-    app = create_app(service, service, default_wire=default_wire, only_exact=only_exact)
+    app = create_app(service, service)
     server.run(app, service, when_serving=when_serving)

@@ -1,33 +1,29 @@
 """`reprise serve`: a query replica, made of its parts.
 
-Threads: `kafka` reads the table and the registry and writes registrations, and with `audit.rate`
-answers; the main thread answers HTTP from the kernel that the other one loads. With `acting.on`,
-`act` acts on advice. With `--history`, `history` folds the log itself into tables whose past
-it keeps (`streams.history.follower`).
+Threads: `kafka` reads the table and the registry, writes registrations, and writes and follows the
+logs that rooms declare (`reprise.logs`); the main thread answers HTTP from the kernel that the
+other one loads. With `acting.on`, `act` acts on advice. With `--history`, `history` folds the log
+itself into tables whose past it keeps (`streams.history.follower`).
 """
 
 import asyncio
 import logging
 import os
-import socket
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from typing import TYPE_CHECKING, Final
 
 from bridge.engine_http.keys import ENGINE_KEYS
 from bridge.membership.registrar import check_addresses
 from bridge.wire import KINDS
 from brokers.availability import quiet_client
-from brokers.broker_settings import KafkaSettings
 from brokers.options import ClientOptions, client_options
 from brokers.outages import Outage
 from brokers.topics import ensure_topics
 from doctor.watch import OutcomeWatch
-from logs.topic_writer import TopicWriter, stop_writers
+from logs.declaration import ReplicaParts
+from logs.topic_writer import stop_writers
 from query_api.http.errors import RequestError
 from query_api.replica.registry_writer import RegistryWriter
 from query_api.replica.replica import ROLE, Replica
@@ -35,6 +31,7 @@ from query_api.replica.snapshot import Topic
 from query_api.replica.topic_reader import TopicReader, kafka_thread
 from reprise import rooms
 from reprise.application import create_app
+from reprise.logs import LogRuns, declared_logs
 from reprise.metrics.roles import (
     history_collector,
     http_collector,
@@ -46,43 +43,32 @@ from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
-from reprise.roles.leaving import LeaveSettings, ReplicaLeave
-from reprise.settings import AnsweringSettings
+from reprise.roles.leaving import ReplicaLeave
+from reprise.roles.role_settings import ServeSettings
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router
+from routing.log.declaration import ROUTING
 from routing.log.replica import ReplicaRouting
+from schemas.clock import REAL_CLOCK
+from schemas.conditions import Conditions
 from schemas.errors import ConfigurationError, RegistrationError, RepriseError, StorageError
 from schemas.registration import Registration
+from schemas.setting import changed
 from schemas.tracing import NO_TRACER, Tracer
-from streams.audit.queue import open_audit_queue
-from streams.audit.source import AnswersSource
+from streams.audit.log import ANSWERS
 from streams.audit.topic import AnswersWriter
 from streams.history.follower import HistoryFollower
 from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
 from streams.table.rows.reader import RowReader
+from streams.table.scope_states import Contradictions
 
 if TYPE_CHECKING:
     from reprise.rooms import ReplicaLmcache
-from typing import Final
 
 REGISTER_RETRY_S: Final = 1.0  # between attempts to register what the configuration file names
 
 logger = logging.getLogger(__name__)
-
-
-class ServeSettings(AnsweringSettings, frozen=True, kw_only=True):
-    """What `reprise serve` runs with.
-
-    Attributes:
-        kafka: the brokers and the topics.
-        history: where the past is kept for `as_of`; None to keep none.
-        leave: to whom it leaves its clients on SIGTERM; None: to nobody, at once.
-    """
-
-    kafka: KafkaSettings
-    history: Path | None = None
-    leave: LeaveSettings | None = None
 
 
 class ReplicaService:
@@ -111,12 +97,15 @@ class ReplicaService:
 
         self._settings = settings
         self._registrations = registrations
-        queue = open_audit_queue(settings.audit_rate) if settings.audit_rate > 0 else None
-        self.audit_queue = queue
-        self.replica = Replica(self._empty_table, partitions)
-        ENGINE_KEYS.conditions = self.replica.conditions
-        self.audit = self._open_audit(options)
-        routing = self.routing = ReplicaRouting(kafka, options, self.replica.conditions)
+        conditions = ENGINE_KEYS.conditions = Conditions(
+            REAL_CLOCK.unix, logging.getLogger(Replica.__module__)
+        )
+        parts = ReplicaParts(kafka, options, conditions, REAL_CLOCK, settings)
+        self.logs = LogRuns({one: one.replica(parts) for one in declared_logs()})
+        answers: AnswersWriter | None = self.logs[ANSWERS]
+        routing: ReplicaRouting = self.logs[ROUTING]
+        self.audit_queue = None if answers is None else answers.source.queue
+        self.replica = Replica(self._empty_table, partitions, conditions)
         self.router = Router(
             self.replica, routing.queue, routing.live, settings.routing, shares_log=True
         )
@@ -141,16 +130,10 @@ class ReplicaService:
         self.outcomes = OutcomeWatch(
             self.replica, self.router, self.replica.conditions, on_fault=self._count_fault
         )
-        self.replica.metrics.register(
-            replica_collector(
-                self.replica,
-                routing,
-                None if self.audit is None else self.audit.answers,
-                self.lmcache,
-            )
-        )
+        self.replica.metrics.register(replica_collector(self.replica, self.logs, self.lmcache))
         self._follower = self._open_history(options)
         self.history = None if self._follower is None else TopicHistory(self._follower)
+        routing.live.tell_contradictions(self._contradict)
 
     def _empty_kernel(self) -> Kernel:
         return open_kernel(self._settings.seed, name=self._settings.kernel)
@@ -161,28 +144,13 @@ class ReplicaService:
             kernel.audit_into(self.audit_queue)
         return RowReader(kernel, has_registry=True)
 
-    def _open_audit(self, options: ClientOptions) -> AnswersWriter | None:
-        if self.audit_queue is None:
-            return None
-        settings = self._settings
-        return AnswersWriter(
-            settings.kafka,
-            options,
-            AnswersSource(
-                self.audit_queue,
-                seed=settings.seed,
-                replica=f"{socket.gethostname()}:{settings.port}",
-            ),
-            self.replica.conditions,
-        )
-
     def _open_lmcache(self, options: ClientOptions, tracer: Tracer) -> "ReplicaLmcache | None":
         room, settings = rooms.lmcache(), self._settings
         if room is None:
             return None
         lmcache = room.replica(settings.kafka, options, self._thread, tracer)
-        if settings.act_s:
-            lmcache.act(self.replica, self.router, settings.act_s)
+        if settings.acting.is_on:
+            lmcache.act(self.replica, self.router, settings.acting)
         return lmcache
 
     def _open_history(self, options: ClientOptions) -> HistoryFollower | None:
@@ -202,6 +170,11 @@ class ReplicaService:
         self.replica.metrics.register(history_collector(follower))
         return follower
 
+    def _contradict(self, found: Contradictions) -> None:
+        self.replica.contradict(found)
+        if self.history is not None:
+            self.history.contradict(found)
+
     def _count_fault(self) -> None:
         self.replica.internal_errors += 1
 
@@ -210,12 +183,11 @@ class ReplicaService:
         if self._follower is not None:
             self._follower.start()
         self._thread.start(self._reader.run())
-        self.routing.start(self._thread)
+        for log in self.logs.running():
+            log.start(self._thread)
         self.outcomes.start()
         if self.lmcache is not None:
             self.lmcache.start()
-        if self.audit is not None:
-            self.audit.start(self._thread)
         for registration in self._registrations:
             done = self._thread.run(self._register(registration))
             done.add_done_callback(partial(_log_refusal, registration))
@@ -227,10 +199,7 @@ class ReplicaService:
             self.lmcache.stop()
         if self._follower is not None:
             self._follower.begin_stop()
-        writers: list[TopicWriter[Any]] = [self.routing.writer]
-        if self.audit is not None:
-            writers.append(self.audit)
-        stop_writers(self._thread, writers)
+        stop_writers(self._thread, [log.writer for log in self.logs.running()])
         self._thread.stop()
         if self._follower is not None:
             self._follower.stop()
@@ -243,10 +212,10 @@ class ReplicaService:
         await ensure_topics(kafka, Outage(kafka.bootstrap, meanwhile, conditions=conditions))
 
     async def _register(self, registration: Registration) -> None:
-        """Writes a registration where it is missing, however long Kafka is away."""
+        """Writes a registration where it is missing, or restates it, as long as Kafka is away."""
         while True:
             try:
-                await self.registry.write(registration)
+                await self.registry.write(registration, restate=True)
                 return
             except (RequestError, StorageError):  # not read yet, or not there
                 await asyncio.sleep(REGISTER_RETRY_S)
@@ -278,8 +247,7 @@ def serve_replica(
     """Serves until SIGINT or SIGTERM.
 
     Args:
-        settings: what to run with.
-        registrations: publishers to put into the registry where they are missing.
+        registrations: publishers to put into the registry where they are missing, and to restate.
         when_serving: called with the base URL once requests are accepted; `/ready` comes later.
 
     Raises:
@@ -307,15 +275,13 @@ def _serve(
         server.end()
 
     try:
-        settings = msgspec.structs.replace(settings, port=server.port)
+        settings = changed(settings, port=server.port)
         service = ReplicaService(
             settings, registrations, when_refused=refuse, tracer=tracing.tracer
         )
         service.replica.metrics.register(http_collector(server.connections))
         service.replica.metrics.register(tracing_collector(tracing.counts))
-        tokenizer = open_tokenizer(
-            settings.token_files, service.replica, service.replica.conditions
-        )
+        tokenizer = open_tokenizer(settings.tokens, service.replica, service.replica.conditions)
         door = open_door(
             settings, service.replica, service.registry, service.router, tokenizer, guard
         )
@@ -334,14 +300,12 @@ def _serve(
     app = create_app(
         service.replica,
         service.registry,
-        default_wire=settings.default_wire,
-        only_exact=settings.only_exact,
+        settings=settings.http,
         history=service.history,
         audit=service.audit_queue,
         router=service.router,
         tokenizer=tokenizer,
         commands=None if lmcache is None else lmcache.commands,
-        select_service=settings.select_service,
         acting=None if lmcache is None else lmcache.actor,
         gateway=None if door is None else door.gateway,
         guard=guard,

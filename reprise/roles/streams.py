@@ -13,23 +13,19 @@ from functools import partial
 from typing import Final, NoReturn
 
 from brokers.availability import quiet_client
-from reprise.http.tls import Tls
-from reprise.http.tls_settings import TlsSettings
 from reprise.metrics.roles import http_collector, tracing_collector, worker_metrics
 from reprise.monitor import (
-    listen,
+    listening_of,
     monitor_app,
     monitor_connections,
-    monitor_tls,
     monitored_beside,
 )
+from reprise.roles.role_settings import StreamsRoleSettings
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.worker.worker import RoutingThread, RoutingWorker
 from streams.worker.app import quiet_logs
 from streams.worker.runner import LoopSpoiledError
-from streams.worker.worker import FoldWorker, StreamsSettings
-
-__all__ = ["StreamsSettings", "work"]
+from streams.worker.worker import FoldWorker
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +42,8 @@ def _fields(worker: FoldWorker) -> dict[str, object]:
     }
 
 
-def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> NoReturn:
+def work(settings: StreamsRoleSettings) -> NoReturn:
     """Works until SIGINT or SIGTERM, and ends the process with 0.
-
-    Args:
-        settings: what to run with.
-        metrics_tls: how /metrics is encrypted; None: it is not.
 
     Raises:
         ConfigurationError, DataDirectoryInUseError, NewerVersionError: what waiting does not
@@ -60,7 +52,7 @@ def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> N
     quiet_client()
     quiet_logs(logging.getLogger().level)
     with tracing_of(os.environ, ROLE) as tracing:
-        asyncio.run(_work(settings, tracing, monitor_tls(metrics_tls)))
+        asyncio.run(_work(settings, tracing))
     # All is written and closed. The interpreter's own end would take apart what Faust, its clients
     # and a thread that did not end in time still use: one in some hundreds crashed there.
     logging.shutdown()
@@ -68,9 +60,10 @@ def work(settings: StreamsSettings, metrics_tls: TlsSettings | None = None) -> N
     os._exit(0)
 
 
-async def _work(settings: StreamsSettings, tracing: Tracing, tls: Tls | None) -> None:
-    worker = FoldWorker(settings, tracer=tracing.tracer)
-    routing = RoutingWorker(settings, worker.conditions, tracer=tracing.tracer)
+async def _work(settings: StreamsRoleSettings, tracing: Tracing) -> None:
+    listening = listening_of(settings.monitor)
+    worker = FoldWorker(settings.worker, tracer=tracing.tracer)
+    routing = RoutingWorker(settings.worker, worker.conditions, tracer=tracing.tracer)
     routing_thread = RoutingThread(routing)
 
     def stop() -> None:
@@ -81,14 +74,13 @@ async def _work(settings: StreamsSettings, tracing: Tracing, tls: Tls | None) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop)
     with contextlib.ExitStack() as monitor:
-        if settings.metrics_port is not None:
-            listening = listen(settings.metrics_host, settings.metrics_port, tls)
+        if listening is not None:
             connections = monitor_connections()
             metrics = worker_metrics(worker, routing)
             metrics.register(http_collector(connections))
             metrics.register(tracing_collector(tracing.counts))
             app = monitor_app(ROLE, worker.conditions, metrics, partial(_fields, worker))
-            monitor.enter_context(monitored_beside(app, listening, connections, tls))
+            monitor.enter_context(monitored_beside(app, listening, connections))
         routing_thread.start()
         try:
             await worker.run()

@@ -34,7 +34,6 @@ def run_up(
     """Serves the embedded service until SIGINT or SIGTERM.
 
     Args:
-        settings: what to run with.
         registrations: publishers to follow beside those in the log.
         forgets: whom of those in the log to unregister at once, unfollowed; None: nobody.
         when_serving: called with the base URL once requests are accepted.
@@ -67,7 +66,7 @@ def _serve(
     except BaseException:
         server.close()
         raise
-    tokenizer = open_tokenizer(settings.token_files, service.view, service.conditions)
+    tokenizer = open_tokenizer(settings.tokens, service.view, service.conditions)
     try:
         door = open_door(settings, service.view, service.registry, service.router, tokenizer, guard)
         beside = beside_grpc(service, service.view, settings, tracing.tracer)
@@ -91,15 +90,13 @@ def _serve(
         create_app(
             service.view,
             service.registry,
-            default_wire=settings.default_wire,
-            only_exact=settings.only_exact,
+            settings=settings.http,
             history=service.data.history,
             audit=service.audit_queue,
             workers=lmcache,
             router=service.router,
             tokenizer=tokenizer,
             commands=None if lmcache is None else lmcache.commands,
-            select_service=settings.select_service,
             acting=None if lmcache is None else lmcache.actor,
             gateway=None if door is None else door.gateway,
             guard=guard,

@@ -63,7 +63,6 @@ class SpanQueue(SpanProcessor):
     ) -> None:
         """Args:
         exporter: sends them; it may wait.
-        spans_max: how many may wait.
         export_s: how long the first one waits for others.
         """
         self.exported = 0

@@ -40,7 +40,6 @@ class Tracing(NamedTuple):
     """What a role has.
 
     Attributes:
-        tracer: makes its spans.
         counts: what became of them; None where tracing is off.
         close: sends what waits, within SPAN_LEAVE_S, and ends.
     """
@@ -57,7 +56,6 @@ def open_tracing(environment: Mapping[str, str], role: str) -> Tracing:
     """The tracing that the environment asks for; `NO_TRACING` for none.
 
     Args:
-        environment: of the process.
         role: that it plays, as `/health` names it.
 
     Raises:

@@ -64,8 +64,6 @@ class OtelTracer:
     def __init__(self, processor: SpanProcessor, environment: Mapping[str, str], role: str) -> None:
         """Args:
         processor: takes the spans that have ended.
-        environment: of the process.
-        role: that it plays.
         """
         provider = TracerProvider(
             resource=_resource(environment, role),

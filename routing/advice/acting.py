@@ -69,8 +69,6 @@ class Act(NamedTuple):
 
     Attributes:
         command_id: its name in the log of commands.
-        action: what.
-        prefix: which one.
         source: the instance that executes it.
         target: the instance that has the prefix then.
         at: when it was begun, Unix seconds.
@@ -138,7 +136,6 @@ class PastActs:
         """Args:
         acts: in any order; each command once.
         now: Unix seconds. What says to be of later, is of now.
-        rules: see there.
         """
         self._now = now
         self._rules = rules
@@ -240,7 +237,6 @@ def source_of(
     Args:
         preferred: who holds it, the best first.
         target: who is to have it.
-        past: what was done.
         takes_commands: instances whose workers execute commands.
     """
     able = set(takes_commands)

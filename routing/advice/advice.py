@@ -90,7 +90,6 @@ class Instance(NamedTuple):
     """Who may hold a prefix.
 
     Attributes:
-        target: its name.
         load: seconds until it would begin; or what else says how busy it is, of all alike.
         capacity: tokens that its cache has room for; None where that is not known.
         free: of these, those that hold nothing; 0 where that is not known.
@@ -172,7 +171,6 @@ def advise(
         prefixes: with their holders; those below `hot_rate` are passed over.
         instances: all that may hold prefixes of the scope.
         prompts: of the scope, a second; see `prompts_per_second`.
-        rules: when something is advised.
     """
     hot = sorted(
         (one for one in prefixes if one.prefix.rate >= rules.hot_rate),

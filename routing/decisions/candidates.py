@@ -33,8 +33,6 @@ class Candidates(NamedTuple):
 
     Attributes:
         found: as a policy takes them.
-        endpoints: where their requests go.
-        carried: what they carry.
         known: what is registered of them.
         roles: which phases they take.
         output_tokens: that a request is expected to have.
@@ -69,24 +67,12 @@ def gather(
     """All of them, by instance and rank. Cost O(candidates).
 
     Args:
-        asked: the request.
-        targets: that are registered.
-        live: what they carry.
         costs: what things are set to take.
         now: Unix seconds.
     """
     tenant = asked.scope.tenant_id
-    roster = targets.of_model(tenant, asked.scope.model_name)
     by_instance = {match.instance_id: match for match in asked.matches}
-    offered: dict[RankKey, OfferedCandidate] = {}
-    if asked.candidates is not None or not by_instance.keys() <= roster.ranks.keys():
-        keys, offered = _offered(asked, roster, by_instance)
-        labels = tuple(
-            (key, tuple(sorted(one.labels.items())))
-            for key, one in offered.items()
-            if one.labels is not None
-        )
-        roster = targets.offered(tenant, asked.scope.model_name, keys, labels)
+    roster, offered = roster_of_request(asked, targets, by_instance)
     said = {}
     for key, one in offered.items():
         if one.load is not None:
@@ -99,7 +85,7 @@ def gather(
     predicted = live.predicted(DecidedScope(*asked.scope), asked.prefixes, now)
     failing = live.left_out(roster.targets, now)
     wanted = _ROLES[asked.phase]
-    roles, endpoints = _places_of(roster, offered)
+    roles, endpoints = places_of(roster, offered)
     found: list[Candidate] = []
     size, prompt = asked.scope.block_size, asked.prompt_tokens
     for key, target, load, known, role in zip(
@@ -131,7 +117,32 @@ def usual_of(costs: Costs, roster: Roster | None = None) -> TypicalRequest:
     return TypicalRequest(compute_s, MEAN_PROMPT_TOKENS, compute_s / MEAN_PROMPT_TOKENS, stay_s)
 
 
-def _places_of(
+Offered = dict[RankKey, OfferedCandidate]
+"""The candidates that a request names."""
+
+
+def roster_of_request(
+    asked: RouteRequest, targets: Targets, by_instance: Mapping[str, InstanceMatch]
+) -> tuple[Roster, Offered]:
+    """Who may be chosen, and what the request says of them.
+
+    Args:
+        by_instance: who is in the index, with what each holds of its prompt.
+    """
+    tenant, model = asked.scope.tenant_id, asked.scope.model_name
+    roster = targets.of_model(tenant, model)
+    if asked.candidates is None and by_instance.keys() <= roster.ranks.keys():
+        return roster, {}
+    keys, offered = _offered(asked, roster, by_instance)
+    labels = tuple(
+        (key, tuple(sorted(one.labels.items())))
+        for key, one in offered.items()
+        if one.labels is not None
+    )
+    return targets.offered(tenant, model, keys, labels), offered
+
+
+def places_of(
     roster: Roster, offered: Mapping[RankKey, OfferedCandidate]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Roles and endpoints, in the order of the keys: as the request says, or as registered."""
@@ -207,10 +218,7 @@ def _candidate(
     if soon > cached:  # it is being computed there, for its GPU
         predicted, gpu, disk, cached = soon - cached, soon, 0, soon
     wait, requests, pending, active, sample, _, _, others = carried
-    waiting, usage, is_there = 0, target.pressure, target.is_reachable
-    if sample is not None:
-        is_there = is_there and not sample.is_away
-        waiting, usage = sample.waiting or 0, max(usage, sample.kv_usage or 0.0)
+    waiting, usage, is_there = target.with_sample(sample)
     return Candidate(
         name,
         cached,

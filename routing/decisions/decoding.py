@@ -27,7 +27,6 @@ class DecodeTask(NamedTuple):
     """What is to be decoded.
 
     Attributes:
-        phase: of the request.
         prompt_tokens, output_tokens: of it; the latter as they are expected.
         tbt_slo_s: 0 for none.
         priority: below 0 is refused first.

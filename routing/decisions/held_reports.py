@@ -67,12 +67,7 @@ class HeldReports:
         return len(self._waiting)
 
     def hold(self, name: HeldName, report: HeldReport) -> bool:
-        """Keeps a report; False where the same is kept already.
-
-        Args:
-            name: what it is of.
-            report: to be kept.
-        """
+        """Keeps a report; False where the same is kept already."""
         waiting = self._waiting.get(name)
         if waiting is None:
             waiting = self._waiting[name] = _Wait(self._followed_s + EARLY_OUTCOME_S, [])

@@ -50,8 +50,6 @@ class RouteRequest(NamedTuple):
 
     Attributes:
         request_id: of the client, "" for none.
-        scope: of its prompt.
-        prompt_tokens: of it.
         matches: what each instance holds of it.
         prefixes: prefix hashes of its blocks, u64 LE, as many as the decision is to have.
         expected_output_tokens: None for what the model's requests usually have.
@@ -92,8 +90,6 @@ class RoutedDecision(NamedTuple):
 
     Attributes:
         run: of the service that decided.
-        decision: all of it.
-        retry_after_s: where it was refused.
         load_age_s: since the load of the chosen one was observed; None where nobody said it.
         endpoints: of the candidates, in their order.
         plan: how several instances would compute a very long prompt; None for nearly all.

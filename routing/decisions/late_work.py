@@ -11,7 +11,7 @@ before it nothing waits there any more.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -29,12 +29,15 @@ LATE_LOOKED_AT: Final = 256
 
 _BEGUN: Final = frozenset({FIRST_TOKEN, COMPLETED})
 
+Late = tuple[float, float]
+"""When a request is late, Unix seconds, and the seconds that it takes: more it is never late."""
+
 _Model = tuple[str, str]
 """Tenant and name."""
 
 
 class LateWork:
-    """See the module. O(1) each, but for `seconds`."""
+    """See the module. O(1) each, but for `late`."""
 
     def __init__(self) -> None:
         self._begun: ByTarget[float] = ByTarget()
@@ -63,22 +66,20 @@ class LateWork:
         """Whoever has its name next is another one."""
         self._begun.pop(target)
 
-    def seconds(
+    def late(
         self, target: Target, queued: Iterable[Booking], now: float, since: float = 0.0
-    ) -> float:
-        """What is late there. Of models whose clients tell ends alone a request is late once its
-        output should have ended, too; of those whose clients tell nothing, never.
+    ) -> Iterator[Late]:
+        """What is late there by then. Of models whose clients tell ends alone a request is late
+        once its output should have ended, too; of those whose clients tell nothing, never.
 
         Cost O(late), of LATE_LOOKED_AT at most.
 
         Args:
-            target: that is asked about.
             queued: what is booked there and not reported to be computed, in the order in which it
                 begins.
             now: Unix seconds.
             since: what was very late by then counts elsewhere (`UnbookedLoad`).
         """
-        late_s = 0.0
         begun = self._begun.get(target) or 0.0
         for one in islice(queued, LATE_LOOKED_AT):
             if one.time < begun or one.time + LATE * (one.end_at - one.time) <= since:
@@ -87,5 +88,12 @@ class LateWork:
             due = one.end_at + (one.decode_s if told != FIRST_TOKENS_TOLD else 0.0)
             if told is None or due >= now:
                 break
-            late_s += min(now - due, one.work_s)
-        return late_s
+            yield due, one.work_s
+
+
+def late_seconds(late: Iterable[Late], now: float) -> float:
+    """What that comes to."""
+    seconds = 0.0
+    for due, work_s in late:
+        seconds += min(now - due, work_s)
+    return seconds

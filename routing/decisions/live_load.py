@@ -9,19 +9,21 @@ Any thread may call it.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from copy import copy
 from enum import Enum
-from typing import Final, NamedTuple
+from itertools import repeat
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from routing.by_target import ByTarget
 from routing.decisions.folded_routing import FoldedRouting
 from routing.decisions.held_reports import HeldName, HeldReport, HeldReports
-from routing.decisions.late_work import LateWork
+from routing.decisions.late_work import Late, LateWork, late_seconds
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.recent_decisions import RecentDecision, RecentDecisions
-from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoads
+from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoad, UnbookedLoads
 from routing.fold.booking import DecisionKey
 from routing.fold.bookings import BookingReport
 from routing.fold.failures import FailureState
@@ -36,6 +38,7 @@ from routing.overlay.sessions import OverlaidSessions
 from routing.policies.recent_work import RecentWork
 from routing.request_names import only
 from schemas.routing_records import (
+    BriefDecisions,
     DecidedScope,
     Decision,
     DecisionsRecord,
@@ -49,6 +52,7 @@ from schemas.routing_records import (
     UnregisteredEngine,
     UnregisteredEngines,
 )
+from streams.table.scope_states import NO_CONTRADICTIONS, Contradictions
 
 
 class ReportKind(Enum):
@@ -85,12 +89,107 @@ class TargetLoad(NamedTuple):
     others: float = 0.0
 
 
+class LoadParts(NamedTuple):
+    """What makes up what a target carries: each part goes on by its own rule.
+
+    Attributes:
+        booked: drains.
+        late: stands still, or grows; see `LateWork`.
+        beside: what is there and not booked.
+        sample: see `TargetLoad`.
+        work: what was sent there of late.
+    """
+
+    booked: Load
+    late: list[Late]
+    beside: UnbookedLoad | None
+    sample: LoadSample | None
+    work: RecentWork | None
+
+    def carried(self, now: float, usual: TypicalRequest) -> TargetLoad:
+        """What they come to, where a request is like `usual`. The kernel does the same by itself:
+        `Load::carried` in `streams/kernel/native/routing/src/boards.rs`.
+        """
+        booked = self.booked
+        if self.late:
+            booked = booked._replace(wait_s=booked.wait_s + late_seconds(self.late, now))
+        if self.beside is not None:
+            # Those that are booked are known better: what each takes, and when it is done.
+            booked = self.beside.added_to(booked, now, usual)
+        wait, requests, pending, active, decoding, tokens = booked
+        others = 0.0 if self.work is None else self.work.others(now)
+        return TargetLoad(wait, requests, pending, active, self.sample, tokens, decoding, others)
+
+
 NOTHING: Final = TargetLoad(0.0, 0, 0, 0, None)
 
 
-def _carried_of(booked: Load, sample: LoadSample | None, others: float) -> TargetLoad:
-    wait, requests, pending, active, decoding, tokens = booked
-    return TargetLoad(wait, requests, pending, active, sample, tokens, decoding, others)
+class KernelSource(Protocol):
+    """Has decisions that are yet to be booked: see `routing.decisions.kernel_decisions`."""
+
+    @property
+    def waiting(self) -> int:
+        """How many."""
+        ...
+
+    def catch_up(self) -> None:
+        """Books them."""
+        ...
+
+    def counts(self) -> tuple[int, int, int]:
+        """Those that were made, answers given again, and requests left to Python since too many
+        waited.
+        """
+        ...
+
+
+class _CaughtUpLock:
+    """A lock: whoever has taken it knows all that the kernel has decided.
+
+    Attributes:
+        lock: the same, of who need not know that.
+        stills: how many hold it so that nothing is booked meanwhile, all on one thread.
+    """
+
+    __slots__ = ("_live", "lock", "stills")
+
+    def __init__(self, live: "LiveLoad", lock: AbstractContextManager[bool]) -> None:
+        self._live = live
+        self.lock = lock
+        self.stills = 0
+
+    def __enter__(self) -> bool:
+        self.lock.__enter__()
+        try:
+            if not self.stills:
+                self._live.catch_up()
+        except BaseException:
+            self.lock.__exit__(None, None, None)
+            raise
+        return True
+
+    def __exit__(self, *error: Any) -> None:
+        self.lock.__exit__(*error)
+
+
+class _StillLock:
+    """The same lock: what the kernel decides meanwhile stays as it is, however often it is taken
+    within.
+    """
+
+    __slots__ = ("_caught_up",)
+
+    def __init__(self, caught_up: _CaughtUpLock) -> None:
+        self._caught_up = caught_up
+
+    def __enter__(self) -> bool:
+        self._caught_up.lock.__enter__()
+        self._caught_up.stills += 1
+        return True
+
+    def __exit__(self, *error: Any) -> None:
+        self._caught_up.stills -= 1
+        self._caught_up.lock.__exit__(*error)
 
 
 class LiveLoad:
@@ -99,6 +198,9 @@ class LiveLoad:
     Attributes:
         folded: of the log, as far as it was read.
         lock: held by each call; whoever holds it makes several as one.
+        still: the same, of who follows the log, or speaks of what is known: what the kernel has
+            decided meanwhile is not booked for that.
+        when_rebased: called with another fold, once this goes on over it.
         forgotten: what those that decide by it had to give up for want of room, by what it is.
     """
 
@@ -108,7 +210,12 @@ class LiveLoad:
         """
         self.folded = FoldedRouting(fold)
         self.forgotten: Counter[str] = Counter()
-        self.lock = self.folded.lock
+        self.lock: AbstractContextManager[bool] = self.folded.lock
+        self.still: AbstractContextManager[bool] = self.folded.lock
+        self.when_rebased: Callable[[RoutingFold], None] = lambda fold: None
+        self._kernel: KernelSource | None = None
+        self._sent: dict[DecisionKey, tuple[Decision, bytes]] = {}
+        self._sent_number = 0  # as own records have one
         self._own = OwnRecords()
         self._bookings = OverlaidBookings(self._own)
         self._failures = OverlaidFailures(self._own)
@@ -123,7 +230,21 @@ class LiveLoad:
         self._recent = RecentDecisions()
         self._held = HeldReports()
         self._matched: list[tuple[int, Decision, FeedbackReport]] = []  # held, and to be reported
+        self._tell: Callable[[Contradictions], None] = lambda found: None
+        self._told = NO_CONTRADICTIONS
         self.rebase(self.folded.fold)
+
+    def tell_contradictions(self, tell: Callable[[Contradictions], None]) -> None:
+        """Tells where outcomes contradict the index, now and whenever that has changed."""
+        with self.lock:
+            self._tell, self._told = tell, NO_CONTRADICTIONS
+            self._tell_contradictions()
+
+    def _tell_contradictions(self) -> None:
+        found = self.folded.fold.observations.contradictions.current
+        if found is not self._told:
+            self._told = found
+            self._tell(found)
 
     # What the log brings
 
@@ -138,6 +259,18 @@ class LiveLoad:
             self._samples.base = fold.samples
             self.note_samples()
             self._note_reported(found)
+            self._tell_contradictions()
+            self.when_rebased(fold)
+
+    def catch_up_with(self, source: KernelSource) -> None:
+        """Whoever takes the lock books what that has decided, before anything else."""
+        self._kernel = source
+        self.lock = caught_up = _CaughtUpLock(self, self.folded.lock)
+        self.still = _StillLock(caught_up)
+
+    def kernel_counts(self) -> tuple[int, int, int]:
+        """See `KernelSource.counts`; of none where the kernel decides nothing."""
+        return (0, 0, 0) if self._kernel is None else self._kernel.counts()
 
     def note_samples(self) -> None:
         """What the fold's samples say beside what is booked; where their records were not followed
@@ -162,15 +295,19 @@ class LiveLoad:
         """Folds what the log has brought, of this service or of others; it is `now` here. Returns
         the reports that waited for that: what this process has yet to write.
         """
-        with self.folded.changing, self.lock:
+        # A sample is compared with what is booked, and an engine that is gone loses that.
+        is_of_requests = isinstance(record, DecisionsRecord | OutcomesRecord)
+        with self.folded.changing, self.still if is_of_requests else self.lock:
             fold = self.folded.fold
             if offset <= fold.offset:
                 return []
-            new: list[Decision] = []
+            new: list[tuple[Decision, bytes]] = []
             gone: list[UnregisteredEngine] = []
             if isinstance(record, DecisionsRecord):
                 seen = self._bookings.has_seen
-                new = [one for one in record.decisions if not seen(record.run, one.number)]
+                encoded = record.encoded if isinstance(record, BriefDecisions) else repeat(b"")
+                both = zip(record.decisions, encoded, strict=False)
+                new = [one for one in both if not seen(record.run, one[0].number)]
             elif isinstance(record, UnregisteredEngines):
                 # Those that were unregistered here may be registered again by now, and chosen.
                 known = self._bookings.is_unregistered
@@ -178,7 +315,7 @@ class LiveLoad:
             reported = self._come(record, fold.apply(offset, record), now)
             self._bookings.advance(now)
             for decision in new:
-                self._note_decision(record.run, decision)
+                self._note_decision(record.run, *decision)
             self._note_reported(reported)
             self._forget(gone)
             if isinstance(record, LoadRecord):
@@ -210,7 +347,11 @@ class LiveLoad:
         match record:
             case DecisionsRecord(run=run):
                 for decision in record.decisions:
-                    self._own.come((run, decision.number))
+                    key = (run, decision.number)
+                    if self._sent and self._sent.pop(key, None) is not None:
+                        self._own.come_back(self._sent_number)
+                    else:
+                        self._own.come(key)
                     if len(self._held):
                         held = self._held.take(run, decision)
                         self._matched += [(run, decision, one) for one in held]
@@ -229,25 +370,57 @@ class LiveLoad:
             self._predictions.leave()
             self._sessions.leave()
             self._bookings.leave()
+        self._tell_contradictions()
         return self._bookings.come(record, changes, now)
 
     # What this service tells
 
-    def book(self, run: int, decision: Decision) -> None:
-        """A decision of this service."""
+    def book(self, run: int, decision: Decision, encoded: bytes = b"") -> None:
+        """A decision of this service; `encoded`: all of it, where that has its chosen candidate
+        alone.
+        """
         with self.lock:
-            self._bookings.advance(decision.time)
-            if self._bookings.has_seen(run, decision.number):
-                return
+            self.book_sent()
+            self._book(run, decision, encoded)
+
+    def _book(self, run: int, decision: Decision, encoded: bytes) -> None:
+        self._bookings.advance(decision.time)
+        if self._bookings.has_seen(run, decision.number):
+            return
+        self._own.begin()
+        self._own.expect((run, decision.number))
+        early = self._bookings.book(run, decision)
+        now = self._bookings.clock
+        self._failures.decided(now, decision)
+        self._predictions.decided(run, now, decision)
+        self._sessions.decided(now, decision)
+        self._note_decision(run, decision, encoded)
+        self._note_reported(early)
+
+    def send(self, run: int, decision: Decision, encoded: bytes) -> None:
+        """The queue of the log has a decision of this service, that nobody has booked. It is booked
+        here once somebody asks, or tells what stands behind it in the log; if the log brings it
+        before, the fold alone has it. With the lock, in the order of the queue.
+        """
+        if not self._sent:
             self._own.begin()
-            self._own.expect((run, decision.number))
-            early = self._bookings.book(run, decision)
-            now = self._bookings.clock
-            self._failures.decided(now, decision)
-            self._predictions.decided(run, now, decision)
-            self._sessions.decided(now, decision)
-            self._note_decision(run, decision)
-            self._note_reported(early)
+            self._sent_number = self._own.last
+        self._sent[run, decision.number] = decision, encoded
+
+    def book_sent(self) -> None:
+        """Books what was sent and is not back; with the lock."""
+        if self._sent:
+            sent, self._sent = self._sent, {}
+            for (run, _), decision in sent.items():
+                self._book(run, *decision)
+
+    def catch_up(self) -> None:
+        """Books all that the kernel has decided; with the lock, which its users have taken so."""
+        kernel = self._kernel
+        if kernel is not None and (self._sent or kernel.waiting):
+            with self.still:
+                self.book_sent()
+                kernel.catch_up()
 
     def refuse(self, run: int, decision: Decision) -> None:
         """A decision of this service that nobody was chosen by."""
@@ -257,6 +430,7 @@ class LiveLoad:
     def report(self, run: int, outcome: FeedbackReport, now: float | None = None) -> ReportKind:
         """A report to this service; `now`: Unix seconds, None: of the report."""
         with self.lock:
+            self.book_sent()
             self._bookings.advance(outcome.time if now is None else now)
             self._own.begin()
             found = self._bookings.report(run, outcome)
@@ -306,14 +480,14 @@ class LiveLoad:
         with self.lock:
             self._mean_work.note(decision)
 
-    def _note_decision(self, run: int, decision: Decision) -> None:
-        self._recent.note(run, decision)
+    def _note_decision(self, run: int, decision: Decision, encoded: bytes = b"") -> None:
+        self._recent.note(run, decision, encoded)
         self._mean_work.note(decision)
         if decision.chosen < 0:
             return
         target, one = decision.target(decision.chosen), decision.candidates[decision.chosen]
         work = self._recent_work.get(target) or RecentWork()
-        work.note(decision.time, one.load_s + one.transfer_s + one.prefill_s)
+        work.note(decision.time, one.work_s)
         self._recent_work.put(target, work)
 
     def _note_reported(self, found: Iterable[BookingReport]) -> None:
@@ -360,7 +534,7 @@ class LiveLoad:
             if found is not None:
                 return found.tenant_id
             recent = self._recent.find(run, number)
-            return None if recent is None else recent.decision.scope.tenant_id
+            return None if recent is None else recent.brief.scope.tenant_id
 
     def has_seen(self, run: int, number: int) -> bool:
         """Whether that decision, or a later one of the run, is known."""
@@ -371,7 +545,6 @@ class LiveLoad:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
 
         Args:
-            scope: of the prompt.
             prefixes: prefix hashes of its blocks, u64 LE.
             now: Unix seconds.
         """
@@ -398,7 +571,6 @@ class LiveLoad:
         """What each target carries. Cost O(targets).
 
         Args:
-            targets: that are asked about.
             now: Unix seconds.
             usual: what a request is like, for those that are there and not booked.
             said: samples that count in place of what is known.
@@ -423,17 +595,46 @@ class LiveLoad:
         work = self._recent_work.get(target)
         if sample is None and work is None and booked is NO_LOAD:
             return NOTHING
+        return self._parts(target, booked, sample, work, now).carried(now, usual)
+
+    def _parts(
+        self,
+        target: Target,
+        booked: Load,
+        sample: LoadSample | None,
+        work: RecentWork | None,
+        until: float,
+    ) -> LoadParts:
+        """See `parts`."""
         beside = None if sample is None else self._beside.of(sample)
+        late: Iterable[Late] = ()
         if booked.pending:
             # Of those that were late when a sample was taken, it says how many wait.
             since = 0.0 if beside is None or not beside.waiting else beside.at
-            queued = self._bookings.queued(target)
-            late_s = self._late_work.seconds(target, queued, now, since)
-            booked = booked._replace(wait_s=booked.wait_s + late_s)
-        if beside is not None:
-            # Those that are booked are known better: what each takes, and when it is done.
-            booked = beside.added_to(booked, now, usual)
-        return _carried_of(booked, sample, 0.0 if work is None else work.others(now))
+            late = self._late_work.late(target, self._bookings.queued(target), until, since)
+        return LoadParts(booked, [*late], beside, sample, work)
+
+    def parts(self, targets: Sequence[Target], now: float, until: float) -> list[LoadParts]:
+        """What makes up what each carries; to be read with the lock. Cost O(targets).
+
+        Args:
+            now: Unix seconds.
+            until: likewise; what is late by then is among it.
+        """
+        self._bookings.advance(now)
+        newest, work_of = self._samples.newest, self._recent_work.get
+        return [
+            self._parts(target, booked, newest(target, now), work_of(target), until)
+            for target, booked in zip(targets, self._bookings.loads(targets, now), strict=True)
+        ]
+
+    def is_any_failing(self, targets: Iterable[Target], now: float) -> bool:
+        """Whether any of them gets single requests on trial alone."""
+        with self.lock:
+            if not len(self._failures):
+                return False
+            failing = {target for target, _ in self._failures.failing(now)}
+            return not failing.isdisjoint(targets)
 
     def recent(self, limit: int, admits: Callable[[str], bool]) -> list[RecentDecision]:
         """The last decisions, the latest first; see `RecentDecisions.latest`."""
@@ -465,7 +666,7 @@ class LiveLoad:
     def trace_of(self, run: int, number: int) -> str:
         """The context of the span that decided; "" where it has none, or is not kept."""
         found = self.find_recent(run, number)
-        return "" if found is None else found.decision.context
+        return "" if found is None else found.brief.context
 
     def find_recent(self, run: int, number: int) -> RecentDecision | None:
         """One of the last decisions; None where it is not kept."""

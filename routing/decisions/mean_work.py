@@ -26,7 +26,7 @@ class MeanWork:
         if decision.chosen < 0:
             return
         one = decision.candidates[decision.chosen]
-        work = one.load_s + one.transfer_s + one.prefill_s
+        work = one.work_s
         name = (decision.scope.tenant_id, decision.scope.model_name)
         tokens = max(decision.prompt_tokens - one.prefix, 0)
         count, mean, mean_tokens = self._means.pop(name, (0, 0.0, 0.0))

@@ -33,6 +33,7 @@ def with_places(
         is_approximate=first.is_approximate,
         capacity_tokens=first.capacity_tokens or _capacity_of(candidates.carried[chosen]),
         last=last,
+        is_sure=first.is_sure and not (first.doubts_adapters and decision.scope.lora_name),
     )
 
 

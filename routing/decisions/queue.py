@@ -5,13 +5,15 @@ know of it, and nothing is learned from it; this one goes by it all the same.
 """
 
 import threading
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 from routing.bounds import ROUTING_QUEUE_ITEMS
 from routing.sizes import OBJECT_SIZE, decision_bytes, target_bytes, text_bytes
 from schemas.limits import KIB, MIB
 from schemas.routing_records import (
+    BriefDecisions,
     Decision,
     DecisionsRecord,
     FeedbackReport,
@@ -29,7 +31,27 @@ ROUTING_RECORD_BYTES: Final = 512 * KIB  # of a record, which has one decision a
 RECORD_ITEMS: Final = 64
 """Decisions or reports in one record, at the most: one of 64 candidates has some KiB."""
 
-_Item = tuple[int, Decision] | tuple[int, FeedbackReport] | LoadSample | UnregisteredEngine
+
+class _BriefDecision(NamedTuple):
+    decision: Decision
+    encoded: bytes
+
+
+_Item = Decision | _BriefDecision | FeedbackReport | LoadSample | UnregisteredEngine
+
+_RECORDS: Final[dict[type, Callable[[int, float, tuple[Any, ...]], RoutingRecord]]] = {
+    Decision: lambda run, at, its: DecisionsRecord(run=run, time=at, decisions=its),
+    _BriefDecision: lambda run, at, its: BriefDecisions(
+        run=run,
+        time=at,
+        decisions=tuple([one.decision for one in its]),
+        encoded=tuple([one.encoded for one in its]),
+    ),
+    FeedbackReport: lambda run, at, its: OutcomesRecord(run=run, time=at, outcomes=its),
+    LoadSample: lambda run, at, its: LoadRecord(run=run, time=at, samples=its),
+    UnregisteredEngine: lambda run, at, its: UnregisteredEngines(run=run, time=at, engines=its),
+}
+"""What has items of a type in the log: of a run, written at a time."""
 
 
 class RoutingQueue:
@@ -37,15 +59,17 @@ class RoutingQueue:
 
     Attributes:
         kept: items that found room; `dropped`: those that found none.
+        before_taken: called by who takes what there is, before that.
     """
 
     def __init__(
         self, items_max: int = ROUTING_QUEUE_ITEMS, bytes_max: int = ROUTING_QUEUE_BYTES_MAX
     ) -> None:
         self.kept = self.dropped = 0
+        self.before_taken: Callable[[], None] = lambda: None
         self._items_max = items_max
         self._bytes_max = bytes_max
-        self._items: list[tuple[int, _Item]] = []  # with what each takes, bytes
+        self._items: list[tuple[int, int, _Item]] = []  # with their runs, and their bytes
         self._bytes = 0
         self._taken = 0  # by the last call, and perhaps not written yet
         self._lock = threading.Lock()
@@ -54,54 +78,62 @@ class RoutingQueue:
         """How many wait, those included that are being written."""
         return self._taken + len(self._items)
 
-    def push_decision(self, run: int, decision: Decision) -> None:
-        """A decision of this service."""
-        self._push([(run, decision)])
+    def push_decision(self, run: int, decision: Decision, encoded: bytes = b"") -> bool:
+        """A decision of this service; says whether it found room.
+
+        Args:
+            run: of it.
+            decision: all of it, or with its chosen candidate alone.
+            encoded: in the latter case all of it, see `BriefDecisions`.
+        """
+        if not encoded:
+            return self._push(run, decision, decision_bytes(decision))
+        return self._push(run, _BriefDecision(decision, encoded), 2 * OBJECT_SIZE + len(encoded))
 
     def push_outcomes(self, outcomes: Iterable[tuple[int, FeedbackReport]]) -> None:
         """Reports, each with the run that it is about."""
-        self._push(outcomes)
+        for run, one in outcomes:
+            self._push(run, one, OBJECT_SIZE + text_bytes(one.instance_id or "", one.error))
 
     def push_samples(self, samples: Iterable[LoadSample]) -> None:
         """What targets carry."""
-        self._push(samples)
+        for one in samples:
+            self._push(0, one, OBJECT_SIZE + target_bytes(one.target))
 
     def push_unregistered(self, engines: Iterable[UnregisteredEngine]) -> None:
         """Engines without events that are registered no more."""
-        self._push(engines)
+        for one in engines:
+            self._push(0, one, OBJECT_SIZE + target_bytes(one.target))
 
-    def _push(self, items: Iterable[_Item]) -> None:
+    def _push(self, run: int, item: _Item, size: int) -> bool:
         with self._lock:
-            for item in items:
-                size = _size_of(item)
-                has_room = self._bytes + size <= self._bytes_max or not self._items
-                if len(self._items) >= self._items_max or not has_room:
-                    self.dropped += 1
-                else:
-                    self._items.append((size, item))
-                    self._bytes += size
-                    self.kept += 1
+            has_room = self._bytes + size <= self._bytes_max or not self._items
+            if len(self._items) >= self._items_max or not has_room:
+                self.dropped += 1
+                return False
+            self._items.append((run, size, item))
+            self._bytes += size
+            self.kept += 1
+            return True
 
     def take(self, now: float) -> list[RoutingRecord]:
         """What has come since the last call, as records that are written now, Unix seconds. Who
         calls again has written, or lost, what it took before.
         """
+        self.before_taken()
         with self._lock:
             items, self._items, self._bytes = self._items, [], 0
             self._taken = len(items)
         records: list[RoutingRecord] = []
-        some: list[_Item] = []
-        total = 0
-        for size, item in items:
-            is_other = bool(some) and _name_of(some[0]) != _name_of(item)
-            is_full = len(some) >= RECORD_ITEMS or total + size > ROUTING_RECORD_BYTES
-            if some and (is_other or is_full):
-                records.append(_record_of(some, now))
-                some, total = [], 0
-            some.append(item)
-            total += size
-        if some:
-            records.append(_record_of(some, now))
+        for (kind, run), its in groupby(items, _kind_of):
+            some, total = list[_Item](), 0
+            for _, size, item in its:
+                if some and (len(some) >= RECORD_ITEMS or total + size > ROUTING_RECORD_BYTES):
+                    records.append(_RECORDS[kind](run, now, tuple(some)))
+                    some, total = [], 0
+                some.append(item)
+                total += size
+            records.append(_RECORDS[kind](run, now, tuple(some)))
         return records
 
 
@@ -111,44 +143,6 @@ def items_of(record: RoutingRecord) -> int:
     return len(content)
 
 
-def _size_of(item: _Item) -> int:
-    """Bytes, about."""
-    if isinstance(item, LoadSample | UnregisteredEngine):
-        return OBJECT_SIZE + target_bytes(item.target)
-    content = item[1]
-    if isinstance(content, Decision):
-        return decision_bytes(content)
-    return OBJECT_SIZE + text_bytes(content.instance_id or "", content.error)
-
-
-def _name_of(item: _Item) -> tuple[type, int]:
-    if isinstance(item, LoadSample | UnregisteredEngine):
-        return type(item), 0
-    return type(item[1]), item[0]
-
-
-def _record_of(items: list[_Item], now: float) -> RoutingRecord:
-    decisions: list[Decision] = []
-    outcomes: list[FeedbackReport] = []
-    samples: list[LoadSample] = []
-    engines: list[UnregisteredEngine] = []
-    run = 0
-    for item in items:
-        if isinstance(item, LoadSample):
-            samples.append(item)
-            continue
-        if isinstance(item, UnregisteredEngine):
-            engines.append(item)
-            continue
-        run, content = item
-        if isinstance(content, Decision):
-            decisions.append(content)
-        else:
-            outcomes.append(content)
-    if decisions:
-        return DecisionsRecord(run=run, time=now, decisions=tuple(decisions))
-    if outcomes:
-        return OutcomesRecord(run=run, time=now, outcomes=tuple(outcomes))
-    if engines:
-        return UnregisteredEngines(run=0, time=now, engines=tuple(engines))
-    return LoadRecord(run=0, time=now, samples=tuple(samples))
+def _kind_of(item: tuple[int, int, _Item]) -> tuple[type, int]:
+    """Items of one kind, and of one run, may stand in one record."""
+    return type(item[2]), item[0]

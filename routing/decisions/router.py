@@ -23,10 +23,17 @@ from routing.decisions.decoding import DecodeTask, choose_decoder
 from routing.decisions.fetch_hint import fetch_hint
 from routing.decisions.held_reports import HeldName, HeldReport
 from routing.decisions.interface import RoutedDecision, RouteRequest
-from routing.decisions.live_load import LiveLoad, OwnReport, ReportKind, TargetLoad
+from routing.decisions.kernel_decisions import (
+    DecidingParts,
+    KernelDecisions,
+    KernelSettings,
+    open_boards,
+)
+from routing.decisions.live_load import LiveLoad, ReportKind, TargetLoad
 from routing.decisions.placement import with_places
 from routing.decisions.plans import advised_plan
 from routing.decisions.queue import RoutingQueue
+from routing.decisions.router_settings import RouterSettings
 from routing.decisions.targets import Targets, unregistered_of
 from routing.decisions.wanted_tokens import WantedTokens
 from routing.fold.booking import DecisionKey
@@ -37,12 +44,14 @@ from routing.policies.decide import (
     Rules,
     decide,
     terms_of,
+    total_s,
     with_terms,
 )
 from routing.policies.hot_classes import CLASS_BLOCKS, HotClasses
 from routing.policies.inflight import LmetricParameters
 from routing.policies.ranking import tie_of
-from routing.policies.table import DEFAULT_POLICY, find_policy, parse_policy
+from routing.policies.table import find_policy, parse_policy, policy_digest
+from routing.policies.ttft import LeastDelayParameters
 from schemas.answer_states import AnswerState
 from schemas.clock import REAL_CLOCK
 from schemas.registration import Registration
@@ -74,20 +83,6 @@ _RUN_CHANCE_BITS: Final = 20
 """Some 1.05 s."""
 
 _U64: Final = struct.Struct("<Q")
-
-
-class RouterSettings(NamedTuple):
-    """What a router goes by where a request does not say otherwise.
-
-    Attributes:
-        policy: with its parameters.
-        costs: what things take where nothing has been learned.
-        rules: what leaves candidates out.
-    """
-
-    policy: str = DEFAULT_POLICY
-    costs: Costs = Costs()
-    rules: Rules = Rules()
 
 
 class ClientReport(NamedTuple):
@@ -139,11 +134,10 @@ class Router:
     Attributes:
         run: names the decisions of this service: see `_run_of`.
         started: Unix seconds.
-        live: what is under way.
-        queue: what is to be written into the routing log.
         folded: what has been learned from it.
         answers: those that are given again.
         wanted: tokens of prefixes that somebody needs; nobody, mostly.
+        kernel: the decisions that the kernel makes; None: it makes none.
     """
 
     def __init__(
@@ -159,9 +153,7 @@ class Router:
         shares_log: bool = False,
     ) -> None:
         """Args:
-        view: of the table.
         queue, live: shared with whoever reads and writes the routing log.
-        settings: of the service.
         clock: Unix seconds.
         random_bytes: makes so many.
         shares_log: whether other services decide, too, and write into the same log.
@@ -173,8 +165,10 @@ class Router:
         self.started = clock()
         self.run = _run_of(self.started, random_bytes)
         self._view = view
-        self._settings = settings
+        self.settings = settings
+        self._rules = Rules(degraded=settings.degraded)
         self._clock = clock
+        self._monotonic = monotonic
         self._random_bytes = random_bytes
         self._shares_log = shares_log
         self._targets = Targets(view, live.folded, settings.costs, monotonic)
@@ -182,12 +176,43 @@ class Router:
         self._number = 0
         self.answers = KeptAnswers(live.forgotten)
         self._policies = {"": self._policy(settings.policy)}
+        self.kernel: KernelDecisions | None = None
 
     def now(self) -> float:
         """Unix seconds, by its clock."""
         return self._clock()
 
     # Decisions
+
+    def share_with_kernel(self) -> KernelDecisions | None:
+        """From now on the kernel decides, too, what is plain; see `kernel_decisions`. None where
+        nothing is: by another policy than the usual one, or without the Rust kernel.
+        """
+        usual, settings = self._policies[""], self.settings
+        parameters = usual.parameters
+        if self.kernel is None and isinstance(parameters, LeastDelayParameters):
+            shared = KernelSettings(
+                self.run ^ 1,  # each of both runs has its own numbers
+                usual.text,
+                policy_digest(usual.text),
+                parameters,
+                self._rules,
+                settings.costs,
+            )
+            boards = None if parameters.fetch else open_boards(shared)
+            if boards is not None:
+                self.kernel = KernelDecisions(
+                    boards,
+                    shared,
+                    DecidingParts(self.live, self.queue, self._targets, self.answers, self.wanted),
+                    clock=self._clock,
+                    monotonic=self._monotonic,
+                )
+        return self.kernel
+
+    def is_own(self, run: int) -> bool:
+        """Whether decisions of that run are this service's."""
+        return run == self.run or (self.kernel is not None and run == self.kernel.run)
 
     def route(self, asked: RouteRequest) -> RoutedDecision:
         """Decides. The same request id within ROUTE_REPEAT_S gets the same decision, booked once.
@@ -200,18 +225,24 @@ class Router:
         """
         now = self._clock()
         self.wanted.note(asked.scope, asked.prefixes, asked.tokens)
+        if self.kernel is not None:
+            self.kernel.begin(asked, now)
         if asked.request_id and asked.reserve:
-            known = self.answers.find(asked, now)
+            with self.live.lock:
+                known = self.answers.find(asked, now)
             if known is not None:
                 routed, is_same = known
                 if is_same or asked.is_placed:
                     return routed
-                self._take_back(routed.decision, now)
+                self._take_back(routed, now)
         routed = self._decide(asked, now)
         if asked.reserve:
             if routed.decision.refused is Refusal.NO:
-                self.live.book(self.run, routed.decision)
-                self.answers.keep(asked, routed)
+                with self.live.lock:
+                    self.live.book(self.run, routed.decision)
+                    self.answers.keep(asked, routed)
+                    if self.kernel is not None:
+                        self.kernel.booked(self.run, routed.decision)
             else:
                 self.live.refuse(self.run, routed.decision)
             self.queue.push_decision(self.run, routed.decision)
@@ -219,8 +250,9 @@ class Router:
             self.live.asked(routed.decision)
         return routed
 
-    def _take_back(self, decision: Decision, now: float) -> None:
+    def _take_back(self, routed: RoutedDecision, now: float) -> None:
         """What was booked is not to be: its request goes elsewhere, by a decision that follows."""
+        run, decision = routed.run, routed.decision
         outcome = FeedbackReport(
             decision.number,
             OutcomeEvent.CANCELLED,
@@ -228,13 +260,13 @@ class Router:
             traceparent=decision.traceparent,
             tracestate=decision.tracestate,
         )
-        if self.live.is_under_way(self.run, decision.number):
-            self.live.report(self.run, outcome)
-            self.queue.push_outcomes([(self.run, outcome)])
+        if self.live.is_under_way(run, decision.number):
+            self.live.report(run, outcome)
+            self.queue.push_outcomes([(run, outcome)])
 
     def _decide(self, asked: RouteRequest, now: float) -> RoutedDecision:
         policy = self._known_policy(asked.policy)
-        candidates = gather(asked, self._targets, self.live, self._settings.costs, now)
+        candidates = gather(asked, self._targets, self.live, self.settings.costs, now)
         number, self._number = self._number, self._number + 1
         tie = tie_of(self.run, number)
         request = self._request(asked, number, tie, candidates, policy)
@@ -253,9 +285,9 @@ class Router:
                 policy.in_seconds,
             ),
             candidates.found,
-            self._settings.costs,
+            self.settings.costs,
         )
-        plan = advised_plan(asked, decided, candidates, self._settings.costs, self.folded)
+        plan = advised_plan(asked, decided, candidates, self.settings.costs, self.folded)
         chosen, decode, decided = self._placed(asked, candidates, decided, tie)
         decision = self._decision(asked, policy, request, candidates, decided, now)
         decision = with_places(decision, candidates, chosen, decode, last)
@@ -272,7 +304,7 @@ class Router:
         """What leaves candidates out; for a request that is there already, nothing they carry, and
         for one that is to be refused first, less.
         """
-        rules = self._settings.rules
+        rules = self._rules
         if not asked.is_placed:
             return rules if asked.priority >= 0 else rules.shed()
         return rules._replace(kv_usage_max=NEVER, wait_max_s=NEVER, waiting_max=int(NEVER))
@@ -310,11 +342,11 @@ class Router:
             return decided.chosen, decoding.place, decided
         # Little is to be computed: the one that decodes does it, whatever its role.
         one = candidates.found[decoding.place]
-        costs = one.costs or self._settings.costs
+        costs = one.costs or self.settings.costs
         terms = terms_of(Choice(0.0, one, one.cached), asked.prompt_tokens, costs)
         records[decoding.place] = with_terms(records[decoding.place], one.cached, terms)
         decided = decided._replace(
-            candidates=tuple(records), chosen=decoding.place, predicted_s=sum(terms)
+            candidates=tuple(records), chosen=decoding.place, predicted_s=total_s(terms)
         )
         return decoding.place, -1, decided
 
@@ -380,7 +412,7 @@ class Router:
             decided.predicted_s,
             _marks(asked.prefixes, candidates.longest(longest) // asked.scope.block_size),
             held=held,
-            degraded=self._settings.rules.degraded.value,
+            degraded=self.settings.degraded.value,
             traceparent=traceparent,
             tracestate=tracestate,
             decode_s=output * candidates.output_token_s,
@@ -402,7 +434,7 @@ class Router:
 
     def instances(self, tenant_id: str, model_name: str) -> list[InstanceLoad]:
         """All targets of a model, with what they carry. From any thread. Cost O(targets)."""
-        now, costs = self._clock(), self._settings.costs
+        now, costs = self._clock(), self.settings.costs
         roster = self._targets.of_model(tenant_id, model_name)
         usual = self.live.usual(tenant_id, model_name, usual_of(costs, roster))
         carried = self.live.carried(roster.targets, now, usual, {})
@@ -419,7 +451,7 @@ class Router:
     def carried(self, targets: Sequence[Target] | None = None) -> list[tuple[Target, TargetLoad]]:
         """What these carry; None: every target that something is known of, sorted."""
         targets = self.live.targets() if targets is None else targets
-        usual = usual_of(self._settings.costs)
+        usual = usual_of(self.settings.costs)
         carried = self.live.carried(targets, self._clock(), usual, {})
         return list(zip(targets, carried, strict=True))
 
@@ -431,30 +463,40 @@ class Router:
         """
         now = self.now()
         counts = Counter[ReportKind | None]()
-        new: list[OwnReport] = []
         for one in told:
-            outcome = msgspec.structs.replace(one.outcome, time=_time_of(one.at, now))
-            key = self._decision_of(one)
-            if key is None:
-                with self.live.lock:  # else it might come in between
+            at = _time_of(one.at, now)
+            with self.live.still:
+                key = self._known(one)
+                if key is None:  # the kernel may have it
+                    self.live.catch_up()
                     key = self._decision_of(one)
-                    if key is None:
-                        counts[self._hold(one, outcome, now)] += 1
-                        continue
-            run, number = key
-            traceparent, tracestate = split_context(self.live.trace_of(run, number))
-            outcome = msgspec.structs.replace(
-                outcome, number=number, traceparent=traceparent, tracestate=tracestate
-            )
-            kind = self.live.report(run, outcome)
-            counts[kind] += 1
-            if kind is not ReportKind.REPEATED:
-                new.append((run, outcome))
-                if outcome.event is OutcomeEvent.FAILED and run == self.run:
-                    self.answers.forget_number(number)
-        self.queue.push_outcomes(new)
+                if key is None:
+                    held = msgspec.structs.replace(one.outcome, time=at)
+                    counts[self._hold(one, held, now)] += 1
+                    continue
+                run, number = key
+                traceparent, tracestate = split_context(self.live.trace_of(run, number))
+                outcome = msgspec.structs.replace(
+                    one.outcome,
+                    number=number,
+                    time=at,
+                    traceparent=traceparent,
+                    tracestate=tracestate,
+                )
+                kind = self.live.report(run, outcome)
+                counts[kind] += 1
+                if kind is not ReportKind.REPEATED:
+                    self.queue.push_outcomes([(run, outcome)])  # as it was told: in that order
+                    if outcome.event is OutcomeEvent.FAILED and self.is_own(run):
+                        self._forget_answer(key)
         accepted = counts[ReportKind.NEW] + counts[ReportKind.EARLY]
         return FeedbackCounts(accepted, counts[ReportKind.REPEATED], counts[None])
+
+    def _forget_answer(self, key: DecisionKey) -> None:
+        with self.live.lock:
+            name = self.answers.forget(key)
+            if name is not None and self.kernel is not None:
+                self.kernel.forget(*name)
 
     def _hold(self, told: ClientReport, outcome: FeedbackReport, now: float) -> ReportKind | None:
         """What a report of an unknown decision is; None where nobody can have made that."""
@@ -478,7 +520,7 @@ class Router:
     def _may_come(self, key: DecisionKey, now: float) -> bool:
         """Whether another service may have made that decision, and the log has yet to bring it."""
         run, number = key
-        is_others = run != self.run and run / 1e6 <= now + RECORD_STEP_S
+        is_others = not self.is_own(run) and run / 1e6 <= now + RECORD_STEP_S
         return self._shares_log and is_others and not self.live.has_seen(run, number)
 
     def traces_of(self, told: Iterable[ClientReport]) -> list[str]:
@@ -490,10 +532,18 @@ class Router:
         traces.pop("", None)
         return list(traces)
 
+    def _known(self, told: ClientReport) -> DecisionKey | None:
+        """The decision that a report names, where that is booked, or was."""
+        key = None if told.decision_id is None else parse_decision_id(told.decision_id)
+        if key is None or key[1] < 0 or not self.live.has_seen(*key):  # "1--2" is a name, too
+            return None
+        is_theirs = told.tenants is None or self.live.tenant_of(*key) in told.tenants
+        return key if is_theirs else None
+
     def _decision_of(self, told: ClientReport) -> DecisionKey | None:
         if told.decision_id is not None:
             key = parse_decision_id(told.decision_id)
-            if key is None or (key[0] == self.run and key[1] >= self._number):
+            if key is None or not self._may_have_made(key):
                 return None
             if told.tenants is not None:
                 return key if self.live.tenant_of(*key) in told.tenants else None
@@ -501,10 +551,18 @@ class Router:
             return key if self.live.knows_run(key[0]) or self._may_come(key, self.now()) else None
         if told.request_id is None:
             return None
-        number = self.answers.number_of(told.request_id, told.tenant_id)
-        if number is not None:
-            return self.run, number
+        with self.live.lock:
+            key = self.answers.key_of(told.request_id, told.tenant_id)
+        if key is not None:
+            return key
         return self.live.named(told.request_id, told.tenant_id)
+
+    def _may_have_made(self, key: DecisionKey) -> bool:
+        """Whether there may be that decision: of its own runs a service knows each."""
+        run, number = key
+        if run == self.run:
+            return number < self._number
+        return not self.is_own(run) or self.live.has_seen(run, number)
 
     def end_former(self, asked_by: str) -> int:
         """Ends what an earlier process of this service has asked for and cannot report on; how many
@@ -519,7 +577,7 @@ class Router:
             lambda fold: [
                 one.key
                 for one in fold.bookings.all()
-                if one.run != self.run and one.request_id.startswith(asked_by)
+                if not self.is_own(one.run) and one.request_id.startswith(asked_by)
             ]
         )
         ended = FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0)
@@ -528,7 +586,9 @@ class Router:
 
     def knows_request(self, request_id: str) -> bool:
         """Whether a report of that request would be of a decision that is known."""
-        return self.answers.has(request_id) or self.live.is_named(request_id)
+        with self.live.lock:
+            is_kept = self.answers.has(request_id)
+        return is_kept or self.live.is_named(request_id)
 
     def forget(self, gone: Iterable[Registration]) -> None:
         """These are registered no more: see `unregistered_of`. From any thread. Cost O(publishers

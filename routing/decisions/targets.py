@@ -14,11 +14,11 @@ from routing.estimates.decode import (
     DecodeTerms,
 )
 from routing.fold.fold import RoutingFold
-from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, Doubt
+from schemas.answer_states import DAMAGED_ROWS, LOST_BATCHES, AnswerState, Doubt
 from schemas.identities import PublisherKey
 from schemas.memory_segments import SegmentStanding
 from schemas.registration import Registration
-from schemas.routing_records import Target, UnregisteredEngine
+from schemas.routing_records import LoadSample, Target, UnregisteredEngine
 
 ROSTERS_KEPT: Final = 256  # lists of candidates that requests have named, for TARGETS_KEPT_S
 
@@ -44,6 +44,9 @@ class KnownTarget(NamedTuple):
         labels: of its registration.
         is_reachable: whether its publisher is there.
         is_degraded: whether it has lost something.
+        is_sure: whether nothing is doubted of what it holds, but what outcomes contradict: its own
+            publisher, and those that say something of all instances of the model, are confirmed.
+        doubts_adapters: whether what it holds under an adapter is doubted all the same.
         class_name: who takes the same time for the same work; "" for one of its own.
         kv_bytes: of a token; 0 where that is not known.
         requests_max: that it computes at once; 0 where that is not known.
@@ -70,6 +73,17 @@ class KnownTarget(NamedTuple):
     decode_terms: DecodeTerms = DecodeTerms()
     is_approximate: bool = False
     pressure: float = 0.0
+    is_sure: bool = False
+    doubts_adapters: bool = False
+
+    def with_sample(self, sample: LoadSample | None) -> tuple[int, float, bool]:
+        """How many wait there, the share of its KV cache that is used, and whether it is there: as
+        registered, and by its own word.
+        """
+        if sample is None:
+            return 0, self.pressure, self.is_reachable
+        usage = max(self.pressure, sample.kv_usage or 0.0)
+        return sample.waiting or 0, usage, self.is_reachable and not sample.is_away
 
 
 UNKNOWN: Final = KnownTarget(is_approximate=True)
@@ -81,7 +95,6 @@ class Roster(NamedTuple):
 
     Attributes:
         known: by instance and rank.
-        ranks: of each instance.
         keys: sorted.
         targets, entries, endpoints, roles: in the order of the keys.
         output_tokens: that a request of the model is expected to have.
@@ -141,7 +154,6 @@ class Targets:
         self, view: View, folded: FoldedRouting, costs: Costs, clock: Callable[[], float]
     ) -> None:
         """Args:
-        view: that knows them.
         folded: that has learned what things take.
         costs: what things are set to take.
         clock: monotonic seconds.
@@ -229,22 +241,46 @@ def _by_model(
     services: list[ServiceView], pressures: Mapping[PublisherKey, float]
 ) -> dict[ModelKey, dict[RankKey, KnownTarget]]:
     found: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
+    shared = {_model_of(one) for one in services if _concerns_all(one)}
+    unsure = {_model_of(one) for one in services if _concerns_all(one) and not _is_sure(one)}
     for service in services:
         one = service.registration
         if not _is_engine(one):
             continue
-        ranks = found.setdefault((one.tenant_id, one.model_name), {})
+        ranks = found.setdefault(_model_of(service), {})
         key = (one.instance_id, one.dp_rank)
         known = _known(service, pressures.get(one.publisher, 0.0))
+        known = known._replace(
+            is_sure=known.is_sure and _model_of(service) not in unsure,
+            # Which adapters of a pool's blocks it has loaded is not known.
+            doubts_adapters=known.doubts_adapters
+            or (not one.lora_name and _model_of(service) in shared),
+        )
         before = ranks.get(key)
         if before is not None:  # of another block size or salt: the same engine
             known = known._replace(
                 is_reachable=known.is_reachable or before.is_reachable,
                 is_degraded=known.is_degraded or before.is_degraded,
                 is_approximate=known.is_approximate and before.is_approximate,
+                is_sure=known.is_sure and before.is_sure,
+                doubts_adapters=known.doubts_adapters or before.doubts_adapters,
             )
         ranks[key] = known
     return found
+
+
+def _model_of(service: ServiceView) -> ModelKey:
+    return service.registration.tenant_id, service.registration.model_name
+
+
+def _concerns_all(service: ServiceView) -> bool:
+    """Whether instances may hold what it says, or does not say."""
+    return service.state.concerns_all or not _is_engine(service.registration)
+
+
+def _is_sure(service: ServiceView) -> bool:
+    standing = service.standing
+    return standing.state is AnswerState.EXACT or standing.reason == Doubt.OUTCOMES_DIFFER
 
 
 def _is_engine(registration: Registration) -> bool:
@@ -292,4 +328,6 @@ def _known(service: ServiceView, pressure: float) -> KnownTarget:
         capacity_tokens=one.kv_capacity_tokens,
         is_approximate=not one.has_events,
         pressure=pressure,
+        is_sure=_is_sure(service),
+        doubts_adapters=one.reloads_adapters,
     )

@@ -68,10 +68,31 @@ class UnbookedLoad(msgspec.Struct):
         """How many wait then."""
         return max(self.waiting - self.gone - self.per_s * max(now - self.at, 0.0), 0.0)
 
+    def numbers(self, usual: TypicalRequest) -> tuple[float, ...]:
+        """What `added_to` computes by, as the kernel reads it."""
+        sample = self.sample
+        left = sample.prefill_tokens
+        return (
+            self.at,
+            max(self.requests - self.waiting, 0),
+            self.waiting - self.gone,
+            self.per_s,
+            self.tokens,
+            self.tokens_per_s,
+            float("nan") if left is None else left,
+            usual.compute_s,
+            usual.tokens,
+            usual.token_s,
+            self._each_s(usual),
+        )
+
+    def _each_s(self, usual: TypicalRequest) -> float:
+        return usual.stay_s / max(self.sample.running or 0, BATCH_REQUESTS)
+
     def added_to(self, booked: Load, now: float, usual: TypicalRequest) -> Load:
         """What is booked at the target, and this."""
         sample, waiting = self.sample, self.waiting_at(now)
-        each_s = usual.stay_s / max(sample.running or 0, BATCH_REQUESTS)
+        each_s = self._each_s(usual)
         if sample.prefill_tokens is None:
             computing, pending = waiting * usual.compute_s, round(waiting * usual.tokens)
         else:
@@ -110,9 +131,6 @@ class UnbookedLoads:
     """
 
     def __init__(self, bookings: OverlaidBookings) -> None:
-        """Args:
-        bookings: what is booked.
-        """
         self._bookings = bookings
         self._known: OrderedDict[Target, UnbookedLoad] = OrderedDict()
 

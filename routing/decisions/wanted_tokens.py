@@ -38,6 +38,11 @@ class WantedTokens:
         self._found: dict[PrefixKey, bytes] = {}
         self._lock: Final = threading.Lock()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the tokens of any are to come yet."""
+        return bool(self._missing)
+
     def want(self, wanted: Mapping[PrefixKey, int]) -> None:
         """These and no others, each with its number of blocks; the first ones that find room."""
         kept: dict[PrefixKey, int] = {}
@@ -63,7 +68,6 @@ class WantedTokens:
         """A prompt came. Cost O(1) while nothing is missing, else O(prefixes that are).
 
         Args:
-            scope: of the prompt.
             prefixes: hashes of its blocks, u64 LE.
             tokens: its own, u32 LE; none where they did not come, or where their hashes are salted.
         """

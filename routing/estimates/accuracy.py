@@ -42,7 +42,8 @@ class Accuracy(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
     def note(self, expected_s: float, actual_s: float) -> bool:
         """Takes an outcome; whether it could be used: both times are positive, and possible."""
-        if not (is_time(expected_s) and is_time(actual_s)) or min(expected_s, actual_s) <= 0.0:
+        most = ESTIMATED_OUTCOME_S_MAX
+        if not (0.0 < expected_s <= most and 0.0 < actual_s <= most):
             return False
         is_within = actual_s <= self.ratio * expected_s
         error = min(abs(actual_s - expected_s) / actual_s * _UNIT, float(_ERROR))

@@ -150,9 +150,8 @@ class DecodeFits:
             self.unusable += 1
 
     def note_output(self, model: ModelKey, tokens: int | None, decode_s: float | None) -> None:
-        """An output has ended; None for what is not known."""
-        if tokens is not None or decode_s is not None:
-            self._outputs.use(model, OutputMeans).note(tokens, decode_s)
+        """An output has ended; None for what is not known, of one of both."""
+        self._outputs.use(model, OutputMeans).note(tokens, decode_s)
 
     def terms(self, key: ClassKey, prior: DecodeTerms) -> DecodeTerms:
         """What decoding takes there."""
@@ -165,10 +164,6 @@ class DecodeFits:
         """The mean of the model's last outputs, in tokens."""
         return (self._outputs.get(model) or OutputMeans()).tokens
 
-    def decode_s(self, model: ModelKey) -> float:
-        """The mean of the model's last outputs, from the first token to the last."""
-        return (self._outputs.get(model) or OutputMeans()).decode_s
-
     def output_token_s(self, model: ModelKey) -> float:
         """Seconds for each token of an output, by the last ones whose times are known."""
         known = self._outputs.get(model)
@@ -177,7 +172,7 @@ class DecodeFits:
         return known.decode_s / max(known.tokens, 1.0)
 
     def known_decode_s(self, model: ModelKey) -> float | None:
-        """See `decode_s`; None before any was told."""
+        """The mean of the last outputs, from the first token to the last; None before any."""
         known = self._outputs.get(model)
         return None if known is None or not known.decodes else known.decode_s
 

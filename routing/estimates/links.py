@@ -191,7 +191,6 @@ class PathSpeeds:
         """A cost model with these speeds.
 
         Args:
-            costs: what computing takes.
             kv_bytes: of a token.
             fetch: how near the instance is that would be fetched from.
             pool: how near the shared pool is.

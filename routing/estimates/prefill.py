@@ -21,6 +21,7 @@ from routing.costs import UNLIMITED, Costs
 from routing.estimates.accuracy import Accuracy, is_time
 from routing.estimates.classes import ClassKey, RecentValues
 from routing.estimates.regression import Regression, Three, begin
+from schemas.routing_records import CostModel
 
 ALL: Final = ""
 """Name of the class that stands for all of a model."""
@@ -54,7 +55,6 @@ class PrefillRow(msgspec.Struct, frozen=True, kw_only=True):
     """A class, for people.
 
     Attributes:
-        tenant_id, model_name, class_name: which.
         outcomes: of computing; how many the fit has.
         is_believed: whether the fit has enough outcomes; else that of `ALL` holds, or the prior.
         fixed_s, token_s, token_squared_s: the coefficients of the fit; None where the prior holds.
@@ -101,11 +101,12 @@ class PrefillFits:
         """Classes that had to go for others."""
         return self._classes.forgotten
 
-    def note(self, key: ClassKey, prior: Costs, prompt: int, cached: int, seconds: float) -> None:
+    def note(
+        self, key: ClassKey, prior: Costs | CostModel, prompt: int, cached: int, seconds: float
+    ) -> None:
         """A prompt was computed.
 
         Args:
-            key: where.
             prior: what the fit begins with, where the class is new.
             prompt: its tokens.
             cached: those of them that were not computed.
@@ -116,13 +117,15 @@ class PrefillFits:
             self.unusable += 1
             return
         is_usable = True
-        for name in (key, key._replace(class_name=ALL)):
+        for name in (key, ClassKey(key.tenant_id, key.model_name, ALL)):
             one = self._classes.use(name, lambda: _begin(prior))
             one.computing.note(one.fit.expected_s(features), seconds)
             is_usable = one.fit.note(features, seconds)
         self.unusable += not is_usable
 
-    def note_promise(self, key: ClassKey, prior: Costs, expected_s: float, actual_s: float) -> None:
+    def note_promise(
+        self, key: ClassKey, prior: Costs | CostModel, expected_s: float, actual_s: float
+    ) -> None:
         """A first token came so long after the decision, and was expected after so long."""
         if not (is_time(expected_s) and is_time(actual_s)) or min(expected_s, actual_s) <= 0.0:
             self.unusable += 1
@@ -181,7 +184,7 @@ def _differ(own: Regression, every: Regression) -> bool:
     return abs(own_s - every_s) > max(_DIFFERENT * every_s, _DIFFERENT_SIGMAS * scatter_s)
 
 
-def _begin(prior: Costs) -> PrefillClass:
+def _begin(prior: Costs | CostModel) -> PrefillClass:
     coefficients = (prior.fixed_s, 1.0 / prior.prefill_tokens_per_s, prior.token_squared_s)
     return PrefillClass(begin(coefficients, _DEFAULTS), Accuracy(), Accuracy())
 

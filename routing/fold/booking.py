@@ -24,12 +24,11 @@ DecisionKey = tuple[int, int]
 """Run, and number in it."""
 
 
-class Booking(msgspec.Struct, array_like=True):
+class Booking(msgspec.Struct, array_like=True, gc=False):
     """A request under way; what a report of it is compared with stands here, too.
 
     Attributes:
         run, number: its decision's name.
-        request_id: of the client.
         target: where its prompt is computed; None where it is only decoded.
         decode: where it is decoded, if that is another one.
         time: of the decision.
@@ -92,8 +91,8 @@ class Booking(msgspec.Struct, array_like=True):
         """For how long it counts without a report: ten times what all of it was to take, output
         included.
         """
-        expected = self.end_at - self.time + self.decode_s
-        return max(BOOKING_EXPIRY_S, min(BOOKING_ESTIMATES * expected, BOOKING_EXPIRY_MAX_S))
+        lasts = BOOKING_ESTIMATES * (self.end_at - self.time + self.decode_s)
+        return min(lasts, BOOKING_EXPIRY_MAX_S) if lasts > BOOKING_EXPIRY_S else BOOKING_EXPIRY_S
 
     @property
     def size_bytes(self) -> int:
@@ -126,19 +125,22 @@ _BEGUN: Final = BITS[FIRST_TOKEN]
 
 def happened_at(outcome: FeedbackReport, booking: Booking, clock: float) -> float:
     """When that was: whatever its client's clock says, between its decision and now."""
-    return max(min(outcome.time, clock), booking.time)
+    time, began = outcome.time, booking.time
+    if time > clock:
+        time = clock
+    return began if began > time else time
 
 
 def booking_of(run: int, decision: Decision, now: float) -> Booking:
     """What a decision books; of one that comes from the future, from now on."""
     target = decode = None
-    cached, work = 0, 0.0
-    if decision.chosen >= 0:
-        target = decision.target(decision.chosen)
-        one = decision.candidates[decision.chosen]
+    cached, work, chosen = 0, 0.0, decision.chosen
+    if chosen >= 0:
+        target = decision.target(chosen)
+        one = decision.candidates[chosen]
         cached = min(one.prefix, decision.prompt_tokens)
-        work = one.load_s + one.transfer_s + one.prefill_s
-    if decision.decode >= 0 and decision.decode != decision.chosen:
+        work = one.work_s
+    if decision.decode >= 0 and decision.decode != chosen:
         decode = decision.target(decision.decode)
     time = min(decision.time, now)
     booking = Booking(

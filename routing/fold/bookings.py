@@ -55,7 +55,6 @@ class Bookings:
 
     Attributes:
         places: what is booked at each target.
-        clock: of the records.
         expired: bookings that ended without a report.
         released: bookings of engines that were unregistered before.
         overflowed: decisions that found no room.
@@ -128,7 +127,6 @@ class Bookings:
         """Somebody was chosen; of reports that came before it, those that were new. `has_room`:
         beside what is booked elsewhere.
         """
-        key = (run, decision.number)
         if not self._note_number(run, decision.number):
             return []  # known already
         if decision.chosen < 0 and decision.decode < 0:
@@ -137,11 +135,11 @@ class Bookings:
             self.overflowed += 1
             return []
         booking = booking_of(run, decision, self.clock)
-        self._keep(booking)
-        self._name(booking)
+        self._add(booking)
         self._push_expiry(booking)
-        self.places.begin(booking)
-        _, early = self._early.pop(key, (0.0, []))
+        if not self._early:
+            return []
+        early = self.take_early(booking.key)
         return [found for outcome in early for found in self.report(run, outcome)]
 
     def report(self, run: int, outcome: FeedbackReport) -> list[BookingReport]:
@@ -151,16 +149,18 @@ class Bookings:
         if booking is None:
             self._keep_early(key, outcome)
             return []
-        is_prolonged = self._prolong(booking)
-        if booking.has(outcome.event):
+        clock, event, bit = self._clock.now, outcome.event, BITS[outcome.event]
+        is_prolonged = self.prolong(booking, clock)
+        if booking.seen & bit:
             self.repeated += not is_prolonged
             return []
-        booking.seen |= BITS[outcome.event]
-        self._move(booking, outcome)
-        at = happened_at(outcome, booking, self.clock)
-        if outcome.event in ENDS:
+        booking.seen |= bit
+        if outcome.instance_id is not None:
+            self._move(booking, outcome)
+        at = happened_at(outcome, booking, clock)
+        if event in ENDS:
             self._end(booking, at=at)
-        elif outcome.event is FIRST_TOKEN:
+        elif event is FIRST_TOKEN:
             booking.first_at = at
             self.places.release(booking, at=at)
         return [BookingReport(booking, outcome)]
@@ -176,9 +176,9 @@ class Bookings:
         self.released += len(found)
         return found
 
-    def _prolong(self, booking: Booking) -> bool:
-        """It lives; whether that was not known."""
-        until = self.clock + booking.lasts_s
+    def prolong(self, booking: Booking, clock: float) -> bool:
+        """It lives at that time; whether that was not known."""
+        until = clock + booking.lasts_s
         if until - booking.expires_at < BOOKING_LIFE_S:
             return False
         booking.expires_at = until
@@ -186,7 +186,7 @@ class Bookings:
         return True
 
     def _push_expiry(self, booking: Booking) -> None:
-        heapq.heappush(self._expiry, (booking.expires_at, *booking.key))
+        heapq.heappush(self._expiry, (booking.expires_at, booking.run, booking.number))
         # Those that have ended stay in it, for hours where long outputs were expected.
         if len(self._expiry) > 2 * len(self._bookings) + EXPIRIES_KEPT:
             self._expiry = [(one.expires_at, *one.key) for one in self._bookings.values()]
@@ -221,10 +221,11 @@ class Bookings:
             self.unknown += len(dropped)
 
     def _end(self, booking: Booking, *, at: float | None = None) -> None:
+        key = booking.key
         self.places.end(booking, at=at)
-        self._bookings.pop(booking.key, None)
-        self._bytes -= self._sizes.pop(booking.key, 0)
-        self._requests.discard(booking.request_id, booking.tenant_id, booking.key)
+        self._bookings.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
+        self._requests.discard(booking.request_id, booking.tenant_id, key)
 
     @property
     def is_full(self) -> bool:
@@ -236,14 +237,14 @@ class Bookings:
         """That all of them take, about."""
         return self._bytes
 
-    def _keep(self, booking: Booking) -> None:
+    def _add(self, booking: Booking, *, is_named: bool = True) -> None:
         key, size = booking.key, booking.size_bytes
         self._bytes += size - self._sizes.get(key, 0)
         self._bookings[key] = booking
         self._sizes[key] = size
-
-    def _name(self, booking: Booking) -> None:
-        self._requests.put(booking.request_id, booking.tenant_id, booking.key)
+        if is_named:
+            self._requests.put(booking.request_id, booking.tenant_id, key)
+        self.places.begin(booking)
 
     def _move(self, booking: Booking, outcome: FeedbackReport) -> None:
         """The client sent it elsewhere than it was told."""
@@ -256,9 +257,7 @@ class Bookings:
         seen = booking.seen
         self._end(booking)
         booking.target, booking.seen, booking.lesson = target, seen, None
-        self._keep(booking)
-        self._name(booking)
-        self.places.begin(booking)
+        self._add(booking)
 
     # What is asked
 
@@ -320,11 +319,8 @@ class Bookings:
         """Books a copy of another fold's, which goes on with its own."""
         if booking.lesson is not None and not booking.model_name:
             booking.model_name = booking.lesson.model_name
-        self._keep(booking)
-        if is_named:
-            self._name(booking)
+        self._add(booking, is_named=is_named)
         self._push_expiry(booking)
-        self.places.begin(booking)
 
     def leave(self, key: DecisionKey) -> None:
         """The booking is another fold's from now on; nothing where it is not under way."""

@@ -4,11 +4,9 @@ from typing import Final
 
 import msgspec
 
-from routing.costs import Costs
 from routing.estimates.classes import ClassKey
 from routing.estimates.estimates import ObservedOutcome
 from routing.estimates.links import KV_BYTES_PER_TOKEN, LOAD, READ, TokenMove
-from routing.policies.decide import costs_of_model
 from schemas.identities import Text
 from schemas.routing_records import (
     CANCELLED,
@@ -23,11 +21,10 @@ from schemas.routing_records import (
 )
 
 
-class Expectation(msgspec.Struct, frozen=True, array_like=True):
+class Expectation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a report of a decision is compared with.
 
     Attributes:
-        model_name: of the prompt.
         class_name: of who computes it.
         decode_class: of who decodes.
         prior: what computing was set to take.
@@ -85,9 +82,7 @@ def observed_of(
     """A report as estimates take it.
 
     Args:
-        lesson: of its decision.
         outcome: the report; each time in it counts, so it must be told once.
-        tenant_id: of its request.
         prompt: tokens, as the decision had them.
         cached: of these, those that were not to be computed.
         since_s: from the decision to the report.
@@ -101,12 +96,12 @@ def observed_of(
     if ttft is None and is_first and since_s > 0.0:
         ttft = since_s
     prompt = prompt if outcome.prompt_tokens is None else outcome.prompt_tokens
-    moves = (TokenMove(LOAD, lesson.loaded), TokenMove(READ, lesson.read))
+    moves = ((LOAD, lesson.loaded), (READ, lesson.read))
     is_end = outcome.event is COMPLETED
-    decoder = lesson.decode_class or lesson.class_name
+    decoder = lesson.decode_class
     return ObservedOutcome(
         key,
-        _prior(lesson.prior),
+        lesson.prior,
         prompt_tokens=prompt,
         cached_tokens=cached if outcome.cached_tokens is None else outcome.cached_tokens,
         expected_s=lesson.expected_s,
@@ -114,11 +109,11 @@ def observed_of(
         queue_s=outcome.queue_s,
         prefill_s=outcome.prefill_s,
         ttft_s=ttft,
-        moves=tuple(move for move in moves if move.tokens),
+        moves=tuple([TokenMove(path, tokens) for path, tokens in moves if tokens]),
         kv_bytes=lesson.kv_bytes or KV_BYTES_PER_TOKEN,
         output_tokens=outcome.output_tokens if is_end else None,
         decode_s=decode_s if is_end and decode_s > 0.0 else None,
-        decode_key=ClassKey(tenant_id, lesson.model_name, decoder),
+        decode_key=ClassKey(tenant_id, lesson.model_name, decoder) if decoder else key,
         running=lesson.running,
         kv_tokens=lesson.kv_tokens,
         tbt_s=outcome.tbt_s,
@@ -126,7 +121,3 @@ def observed_of(
 
 
 _USELESS: Final = frozenset({FAILED, CANCELLED})
-
-
-def _prior(model: CostModel) -> Costs:
-    return costs_of_model(model)

@@ -115,18 +115,18 @@ class Failures:
 
     def reported(self, now: float, booking: Booking, event: OutcomeEvent) -> None:
         """Something new was reported of a request; `now` by the time of records."""
-        model = (booking.tenant_id, booking.model_name)
-        has_begun = booking.has_begun
-        places = [one for one in (booking.target, booking.decode) if one is not None]
-        if event is FAILED:
-            target = places[-1] if has_begun else places[0]
-            self._failed(now, booking.time, target, model, has_begun=has_begun)
-        elif event is FIRST_TOKEN:
+        places = booking.targets
+        if event is FIRST_TOKEN:
             self._worked(now, booking.time, places[0], is_end=False)
+        elif event is FAILED:
+            has_begun = booking.has_begun
+            target = places[-1] if has_begun else places[0]
+            model = (booking.tenant_id, booking.model_name)
+            self._failed(now, booking.time, target, model, has_begun=has_begun)
         elif event is COMPLETED:
             for target in places:
                 self._worked(now, booking.time, target, is_end=True)
-                self._note_end(now, model, End(target, has_failed=False))
+                self._note_end(now, (target[0], booking.model_name), End(target, False))
 
     def _failed(
         self, now: float, sent_at: float, target: Target, model: ModelKey, *, has_begun: bool
@@ -189,10 +189,9 @@ class Failures:
     def _note_end(self, now: float, model: ModelKey, end: End) -> None:
         if self.is_failing(end.target, now):
             return
-        ends = self._ends_of(model)
+        ends = self._ends[model] = self._ends_of(model)
         ends.append(end)
-        self._ends.pop(model, None)
-        self._ends[model] = ends
+        self._ends.move_to_end(model)
         if len(self._ends) > LOAD_MODELS_MAX:
             self._ends.popitem(last=False)
 

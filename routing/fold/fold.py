@@ -74,7 +74,6 @@ class RoutingFold:
 
     Attributes:
         offset: of the last record that was applied, -1 for none.
-        bookings: what is under way.
         samples: what engines say.
         estimates: what outcomes have taught of times.
         observations: what decisions and outcomes show.
@@ -129,11 +128,11 @@ class RoutingFold:
         return early
 
     def _reported(self, run: int, reported: BookingReport) -> None:
-        booking, outcome = reported
+        (booking, outcome), clock = reported, self.bookings.clock
         self.observations.reported(run, outcome)
-        self.failures.reported(self.bookings.clock, booking, outcome.event)
+        self.failures.reported(clock, booking, outcome.event)
         if booking.lesson is not None:
-            at = happened_at(outcome, booking, self.bookings.clock)
+            at = happened_at(outcome, booking, clock)
             observed = observed_of(
                 booking.lesson,
                 outcome,

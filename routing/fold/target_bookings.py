@@ -20,7 +20,6 @@ class Load(NamedTuple):
 
     Attributes:
         wait_s: seconds until it would begin with another request.
-        requests: under way.
         pending: tokens that it has yet to compute of these.
         active: tokens that they take in its KV cache, but for prefixes that others hold, too.
         decoding: of the requests, those that have had their first token, or are only decoded there.
@@ -78,6 +77,7 @@ class BookingsByTarget:
 
     def begin(self, booking: Booking) -> None:
         """The booking counts at its targets."""
+        uncached, time = booking.prompt - booking.cached, booking.time
         for target in booking.targets:
             self.derived.pop(target, None)
             place = self._places.get(target)
@@ -85,11 +85,12 @@ class BookingsByTarget:
                 place = self._places[target] = TargetBookings()
             place.requests += 1
             place.kv_tokens += booking.prompt + booking.output
-            place.active += booking.uncached
+            place.active += uncached
             if target == booking.target and not booking.has_begun:
-                place.pending += booking.uncached
+                place.pending += uncached
                 place.queued[booking.key] = booking
-                place.free_at = max(place.free_at, booking.time) + booking.work_s
+                free_at = place.free_at
+                place.free_at = (time if time > free_at else free_at) + booking.work_s
             else:
                 place.decoding += 1
 
@@ -99,27 +100,30 @@ class BookingsByTarget:
         for target in booking.targets:
             self.derived.pop(target, None)
             place = self._places[target]
+            if place.requests == 1:
+                del self._places[target]
+                continue
             place.requests -= 1
             place.decoding -= 1
             place.kv_tokens -= booking.prompt + booking.output
-            place.active -= booking.uncached
-            if not place.requests:
-                del self._places[target]
+            place.active -= booking.prompt - booking.cached
 
     def release(self, booking: Booking, *, at: float | None) -> bool:
         """Its prompt has been computed; so have those before it that were to end earlier. Says
         whether it waited for that. Cost O(queued), of QUEUED_SUMMED_MAX at most.
         """
-        if booking.target is None:
+        target = booking.target
+        if target is None:
             return False
-        place = self._places[booking.target]
+        place = self._places[target]
         if place.queued.pop(booking.key, None) is None:
             return False
-        self.derived.pop(booking.target, None)
-        place.pending -= booking.uncached
+        self.derived.pop(target, None)
+        place.pending -= booking.prompt - booking.cached
         place.decoding += 1
         if at is not None:
-            place.free_at = at + rest_of(place.queued.values(), len(place.queued), at)
+            queued = place.queued
+            place.free_at = at + rest_of(queued.values(), len(queued), at) if queued else at
         return True
 
     def loads(self, targets: Iterable[Target], now: float) -> list[Load]:

@@ -1,10 +1,8 @@
 """Answers of the routes of routing."""
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +16,7 @@ from routing.decisions.router import FeedbackCounts, Router
 from routing.fold.failures import FailureState
 from routing.policies.chunk_plan import ChunkPlan
 from routing.policies.decide import DegradedPolicy
+from routing.policies.table import policy_digest
 from schemas.routing_records import CandidateRecord, Decision, Refusal, Target, decision_id
 
 _REFUSALS: Final = {
@@ -343,7 +342,6 @@ def routing_document(
     """The answer of `GET /routing`. Cost O(state).
 
     Args:
-        router: that decides.
         admits: whether targets of a tenant are shown.
     """
     position, digest, under_way = router.folded.read_all(
@@ -376,9 +374,3 @@ def _target(target: Target, carried: TargetLoad, failing: FailureState | None) -
         None if sample is None else sample.observed_at,
         None if failing is None else FailingDocument(failing.since, failing.until, failing.times),
     )
-
-
-@lru_cache(maxsize=256)
-def policy_digest(policy: str) -> str:
-    """Tells policies with other parameters apart."""
-    return hashlib.sha256(policy.encode()).hexdigest()[:16]

@@ -1,7 +1,7 @@
 """The hot routes of routing: one for each request of a client, and one for what came of it."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from query_api.http.errors import RequestError
 from query_api.http.feature import HttpParts
@@ -9,8 +9,9 @@ from query_api.http.origins import check_origin
 from query_api.http.post_endpoint import TYPE_HEADERS, PostAnswer, PostEndpoint, PostRequest
 from query_api.http.requests.queries import is_known
 from query_api.http.traces import context_of
-from query_api.http.wire import encode
+from query_api.http.wire import Wire, encode
 from query_api.unknown_scopes import HEADER
+from routing.decisions.kernel_decisions import is_plain
 from routing.decisions.router import Router
 from routing.http.documents import (
     LoadDocument,
@@ -19,10 +20,17 @@ from routing.http.documents import (
     retry_after,
     route_document,
 )
-from routing.http.requests import read_feedback, read_load, read_route
+from routing.http.requests import (
+    candidates_as_posted,
+    has_objective,
+    read_feedback,
+    read_load,
+    read_route,
+)
 from routing.http.traces import note_route, take_traced
 from routing.policies.table import PolicyError
 from schemas.clock import REAL_CLOCK
+from schemas.identities import PrefixScope
 from schemas.routing_records import Refusal
 from schemas.tracing import Span, SpanName
 
@@ -46,8 +54,6 @@ class RoutingEndpoint(PostEndpoint):
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        parts: of the service.
-        router: that decides.
         monotonic: seconds since some moment.
         """
         super().__init__(parts.bodies, parts.default_wire, parts.metrics, parts.text)
@@ -78,9 +84,24 @@ class RoutingEndpoint(PostEndpoint):
         with self._tracer.begin(SpanName.ROUTE, context_of(posted.headers)) as span:
             return self._decide(posted, span)
 
+    def begin(self) -> object | None:
+        """See `PlainDecisions`. Where requests have spans, each is decided here."""
+        if self._tracer.is_on:
+            return None
+        kernel = self._router.share_with_kernel()
+        return None if kernel is None else kernel.boards
+
     def _decide(self, posted: PostRequest, span: Span) -> PostAnswer:
         started = self._monotonic()
-        view = self._view
+        view, shared = self._view, self._router.kernel
+        may_share = posted.wire is Wire.JSON and not (span.context or posted.missing)
+        may_share = shared is not None and may_share and not has_objective(posted.headers)
+        if shared is not None and may_share and view.ready:
+            answered = shared.answer(view.kernel, posted.body, self._state, posted.access)
+            if answered is not None:
+                body, tokens, held = answered
+                self._decided.count((self._monotonic() - started, tokens, held))
+                return PostAnswer(200, [TYPE_HEADERS[posted.wire]], body)
         asked = read_route(
             posted.body,
             posted.wire,
@@ -98,6 +119,9 @@ class RoutingEndpoint(PostEndpoint):
         if span.is_recorded:
             note_route(span, asked, routed)
         decision = routed.decision
+        if shared is not None and may_share and is_plain(asked) and routed.run == self._router.run:
+            named = None if asked.candidates is None else candidates_as_posted(posted.body)
+            shared.offer(asked, named)
         if posted.missing:
             self._router.live.note_by_load(routed.run, decision.number, posted.missing)
         headers = [TYPE_HEADERS[posted.wire]]
@@ -116,6 +140,9 @@ class RoutingEndpoint(PostEndpoint):
             body = encode(refusal_document(routed, why), posted.wire)
         self._decided.count((self._monotonic() - started, asked.prompt_tokens, decision.held))
         return PostAnswer(status, headers, body)
+
+    def _state(self, *scope: Any) -> str:
+        return self._view.state(PrefixScope(*scope)).value
 
     def _feedback(self, posted: PostRequest) -> PostAnswer:
         told = read_feedback(posted.body, posted.wire, posted.access)

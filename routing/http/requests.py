@@ -205,10 +205,7 @@ def read_route(
 
     Args:
         body: as it came.
-        wire: its form.
         headers: of the request, of which one may have the objective.
-        kernel: that is asked.
-        access: of the caller.
         is_ready: whether what it says counts.
 
     Raises:
@@ -218,6 +215,17 @@ def read_route(
     _check_candidates(body, wire)
     asked = decode_body(_DECODERS[wire].route, body, wire)
     return route_request(_with_model(asked), wire, headers, kernel, access, is_ready=is_ready)
+
+
+def candidates_as_posted(body: bytes) -> bytes | None:
+    """Those of a body in JSON that was read, as they stand there; None where it names none."""
+    raw = _DECODERS[Wire.JSON].candidates.decode(body).candidates
+    return None if raw is msgspec.UNSET else bytes(raw)
+
+
+def has_objective(headers: HttpHeaders) -> bool:
+    """Whether a header has one; of a body see `RouteBody`."""
+    return bool(header(headers, _SLO_HEADER))
 
 
 def route_request(

@@ -1,5 +1,7 @@
 """The routes of routing, declared; the hot ones for the document."""
 
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -58,46 +60,21 @@ def routing_routes(hot: PostEndpoint, deciding: Router, default_wire: Wire) -> R
         admits = access_of(request).admits
         return await large.make(lambda: respond(routing_document(deciding, admits), wire))
 
-    @router.post(
-        ROUTE,
-        summary="Who gets a request; booked at once, unless `reserve` is false",
-        openapi_extra=openapi.operation(
-            {200: RouteDocument, 429: RefusalDocument},
-            *BOTH_WIRES,
-            body=RouteBody,
-            example=_ROUTE_EXAMPLE,
-            refused=_REFUSED,
-        ),
-    )
-    async def route() -> Response:
-        return Handoff(hot, ROUTE)
+    def hot_route(path: str, summary: str, answers: Any, body: Any, example: object) -> None:
+        async def hand_off() -> Response:
+            return Handoff(hot, path)
 
-    @router.post(
-        FEEDBACK,
-        summary="What came of a decision: one report or a list",
-        openapi_extra=openapi.operation(
-            {202: FeedbackDocument},
-            *BOTH_WIRES,
-            body=FeedbackBody,
-            example=_FEEDBACK_EXAMPLE,
-            refused=_REFUSED,
-        ),
-    )
-    async def feedback() -> Response:
-        return Handoff(hot, FEEDBACK)
+        hand_off.__name__ = path.strip("/")  # the document names the operation by it
+        operation = openapi.operation(
+            answers, *BOTH_WIRES, body=body, example=example, refused=_REFUSED
+        )
+        router.post(path, summary=summary, openapi_extra=operation)(hand_off)
 
-    @router.post(
-        LOAD,
-        summary="What an instance carries: one sample or a list",
-        openapi_extra=openapi.operation(
-            {202: LoadDocument},
-            *BOTH_WIRES,
-            body=LoadBody,
-            example=_LOAD_EXAMPLE,
-            refused=_REFUSED,
-        ),
-    )
-    async def load() -> Response:
-        return Handoff(hot, LOAD)
-
+    summary = "Who gets a request; booked at once, unless `reserve` is false"
+    answers = {200: RouteDocument, 429: RefusalDocument}
+    hot_route(ROUTE, summary, answers, RouteBody, _ROUTE_EXAMPLE)
+    summary = "What came of a decision: one report or a list"
+    hot_route(FEEDBACK, summary, {202: FeedbackDocument}, FeedbackBody, _FEEDBACK_EXAMPLE)
+    summary = "What an instance carries: one sample or a list"
+    hot_route(LOAD, summary, {202: LoadDocument}, LoadBody, _LOAD_EXAMPLE)
     return router

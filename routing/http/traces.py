@@ -63,9 +63,6 @@ def take_traced(
     """Has the router take reports, in a span that is linked to the decision of each.
 
     Args:
-        tracer: of the service.
-        router: that decided.
-        told: what became of requests.
         headers: of the request, whose trace it is part of; without one, of the first decision's.
     """
     if not tracer.is_on:

@@ -18,7 +18,8 @@ from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
-from routing.log.recovery import ROUTING_LOG, ROUTING_PARTITION, RecoveredFold, recover_fold
+from routing.log.recovery import RecoveredFold, recover_fold
+from routing.log.topics import ROUTING_LOG, ROUTING_PARTITION, RoutingTopics
 from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_routing
 
@@ -40,15 +41,12 @@ class RoutingReader(FoldFollower):
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
         live: what is kept up to date.
-        queue: of what is to be written.
         condition: set while the log cannot be read.
         access: how the log is reached; None: in Kafka.
         clock: Unix seconds.
         """
-        topics = settings.routing
+        topics = RoutingTopics.of(settings)
         log = FollowedLog(
             ROUTING_LOG.name,
             settings,

@@ -3,26 +3,18 @@ where the log is to be folded on.
 """
 
 import logging
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from brokers.client_types import Message
 from brokers.options import ClientOptions
 from brokers.reading import log_bounds, opened_reader, read_to_end
-from logs.checkpoint import FoldedLog, start_behind
+from logs.checkpoint import start_behind
 from routing.fold.chunks import ChunkReader
 from routing.fold.fold import RoutingFold
+from routing.log.topics import ROUTING_LOG, ROUTING_PARTITION, RoutingTopics
 from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.positions import LogBounds
-from schemas.topics import RoutingTopics
 
-ROUTING_PARTITION: Final = 0
-"""The only one of either topic."""
-
-ROUTING_LOG: Final = FoldedLog(
-    "the routing log",
-    staying="what was under way stays so",
-    unknown="what came of decisions there",
-)
 logger = logging.getLogger(__name__)
 
 

@@ -1,9 +1,6 @@
 """The routing log of a replica: what it writes, what it reads, and what it knows by both."""
 
-from collections.abc import Callable
-
-from brokers.broker_settings import KafkaSettings
-from brokers.options import ClientOptions
+from logs.declaration import ReplicaParts
 from logs.loop_thread import LoopThread
 from logs.shared_condition import SharedCondition
 from routing.decisions.failing_watch import watch_failing
@@ -12,8 +9,7 @@ from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.log.reader import RoutingReader
 from routing.log.writer import RoutingWriter
-from schemas.clock import REAL_CLOCK
-from schemas.conditions import Conditions, Part
+from schemas.conditions import Part
 
 
 class ReplicaRouting:
@@ -26,29 +22,15 @@ class ReplicaRouting:
         writer: to be stopped before the thread ends.
     """
 
-    def __init__(
-        self,
-        settings: KafkaSettings,
-        options: ClientOptions,
-        conditions: Conditions,
-        *,
-        clock: Callable[[], float] = REAL_CLOCK.unix,
-    ) -> None:
-        """Args:
-        settings: of the deployment.
-        options: of its clients.
-        conditions: of the replica.
-        clock: Unix seconds.
-        """
+    def __init__(self, parts: ReplicaParts) -> None:
+        kafka, options, clock = parts.kafka, parts.options, parts.clock.unix
         self.queue = RoutingQueue()
         self.live = LiveLoad()
         self.now = clock
-        self._conditions = conditions
-        condition = SharedCondition(conditions, Part.ROUTING)
-        self.writer = RoutingWriter(settings, options, self.queue, condition, clock=clock)
-        self._reader = RoutingReader(
-            settings, options, self.live, self.queue, condition, clock=clock
-        )
+        self._conditions = parts.conditions
+        condition = SharedCondition(parts.conditions, Part.ROUTING)
+        self.writer = RoutingWriter(kafka, options, self.queue, condition, clock=clock)
+        self._reader = RoutingReader(kafka, options, self.live, self.queue, condition, clock=clock)
 
     @property
     def folded(self) -> FoldedRouting:

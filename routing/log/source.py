@@ -15,7 +15,6 @@ class RoutingSource(RecordSource[RoutingRecord]):
     """What a queue has of decisions, reports and samples.
 
     Args:
-        queue: of them.
         clock: Unix seconds.
     """
 

@@ -14,8 +14,8 @@ from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
 from routing.bounds import ROUTING_QUEUE_ITEMS
 from routing.decisions.queue import RoutingQueue
-from routing.log.recovery import ROUTING_PARTITION
 from routing.log.source import WaitingSource
+from routing.log.topics import ROUTING_PARTITION, ROUTING_TOPIC
 from schemas.clock import REAL_CLOCK
 from schemas.routing_records import RoutingRecord
 
@@ -35,9 +35,6 @@ class RoutingWriter(TopicWriter[RoutingRecord]):
         clock: Callable[[], float] = REAL_CLOCK.unix,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
-        queue: of decisions, reports and samples.
         condition: set while they cannot be written.
         make_producer: makes the producer; None: of the clients' options.
         prepare: see `TopicWriter`.
@@ -45,7 +42,7 @@ class RoutingWriter(TopicWriter[RoutingRecord]):
         """
         topic = WrittenTopic(
             settings,
-            settings.routing.log,
+            settings.topic(ROUTING_TOPIC),
             ROUTING_PARTITION,
             is_idempotent=True,
             bound=(

@@ -90,7 +90,6 @@ class HotPrefixes:
 
     Attributes:
         forgotten: scopes that were given up for want of room.
-        scopes: the counters of each.
     """
 
     def __init__(
@@ -111,27 +110,23 @@ class HotPrefixes:
 
         Args:
             time: of the record; never earlier than the one before.
-            scope: of the prompts.
             marks: by rising depth.
             times: so many prompts, as of a window.
         """
-        counters = self._counters(time, scope)
-        weighs, parent = counters.begin(time), 0
-        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
-            counters.note(prefix, parent, blocks, weighs, times)
-            parent = prefix
+        self._counters(time, scope).note(time, marks[:DECISION_MARKS_MAX], times)
 
     def decided(self, time: float, promise: Promise) -> None:
         """A prompt was sent to somebody."""
-        counters = self._counters(time, promise.scope)
-        cached, held = promise.cached, promise.held
+        marks, cached, held = promise.marks, promise.cached, promise.held
         there = cached + promise.fetched
         size, usable = promise.scope.block_size, promise.usable
-        weighs, parent = counters.begin(time), 0
-        for blocks, prefix in promise.marks:
-            counter = counters.note(prefix, parent, blocks, weighs)
-            parent = prefix
-            tokens = min(blocks * size, usable)
+        counters = self._counters(time, promise.scope).note(time, marks)
+        if not cached and held <= there:
+            return
+        for (blocks, _), counter in zip(marks, counters, strict=True):
+            tokens = blocks * size
+            if tokens > usable:
+                tokens = usable
             if 0 < tokens <= cached:
                 counter.promised += 1
             elif tokens > there and held > there:
@@ -142,15 +137,18 @@ class HotPrefixes:
         counters = self.scopes.get(promise.scope)
         if counters is None:
             return
-        size, usable = promise.scope.block_size, promise.usable
-        for blocks, prefix in promise.marks:
-            counter = counters.find(prefix)
+        size, usable, made_at = promise.scope.block_size, promise.usable, promise.time
+        promised = 0 if promise.moved else promise.cached
+        marks = promise.marks
+        for (blocks, _), counter in zip(marks, counters.find(marks), strict=True):
             # One that began later knows nothing of the decision.
-            if counter is None or counter.since > promise.time:
+            if counter is None or counter.since > made_at:
                 continue
-            tokens = min(blocks * size, usable)
-            counter.saved += min(cached, tokens)
-            if 0 < tokens <= promise.cached and not promise.moved:
+            tokens = blocks * size
+            if tokens > usable:
+                tokens = usable
+            counter.saved += cached if cached < tokens else tokens
+            if 0 < tokens <= promised:
                 counter.checked += 1
                 counter.confirmed += tokens <= cached
 

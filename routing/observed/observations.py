@@ -11,6 +11,7 @@ import msgspec
 
 from routing.incremental_encoding import array_header, pieces_of
 from routing.observed import prediction_rules
+from routing.observed.contradictions import ContradictionsState, OutcomeContradictions
 from routing.observed.hot_prefixes import HotPrefixes, HotState
 from routing.observed.open_promises import OpenPromises, OpenState
 from routing.observed.predicted_blocks import (
@@ -24,6 +25,7 @@ from schemas.codec import check_state_version
 from schemas.errors import RecordFormatError
 from schemas.routing_records import (
     ENDS,
+    FIRST_TOKEN,
     Decision,
     FeedbackReport,
     UnregisteredEngine,
@@ -50,6 +52,7 @@ class ObservationsState(msgspec.Struct, frozen=True, array_like=True):
     hot: HotState
     predicted: PredictedState
     sessions: SessionsState
+    contradictions: ContradictionsState = ContradictionsState()
 
 
 _decoder = msgspec.msgpack.Decoder(ObservationsState)
@@ -65,6 +68,7 @@ class Observations:
         hot: the prefixes that are asked for.
         predicted: who will hold what.
         sessions: where their last requests went.
+        contradictions: where outcomes contradict the index.
     """
 
     def __init__(self) -> None:
@@ -74,6 +78,7 @@ class Observations:
         self.hot = HotPrefixes()
         self.predicted = PredictedHolders()
         self.sessions = Sessions()
+        self.contradictions = OutcomeContradictions()
 
     def advance(
         self, time: float, is_under_way: Callable[[int, int], bool] = lambda run, number: False
@@ -91,7 +96,6 @@ class Observations:
         """A decision, once.
 
         Args:
-            run: of its service.
             decision: new to this fold.
         """
         now = self.clock
@@ -105,7 +109,9 @@ class Observations:
             self.hot.asked(now, scope, decision.marks)
             return
         self.hot.decided(now, promise)
+        promise.overdue = prediction_rules.overdue(self.predicted, now, promise)
         prediction_rules.hold(self.predicted, now, promise)
+        self.contradictions.decided(now, promise, decision)
         for gone in self.open.add(promise):
             self.totals.note_end(now, gone, None)
 
@@ -114,7 +120,6 @@ class Observations:
 
         Args:
             run: of the service that decided.
-            outcome: of one of its decisions.
         """
         promise = self.open.find(run, outcome.number)
         if promise is None:
@@ -123,14 +128,20 @@ class Observations:
         if is_moved:
             self.totals.note_moved(self.clock, promise)
         prediction_rules.follow(self.predicted, self.clock, promise, outcome, is_moved=is_moved)
-        self._note_cached(promise, outcome)
-        self._note_ttft(promise, outcome)
+        if outcome.cached_tokens is not None and not promise.has_cached:
+            self._note_cached(promise, outcome, outcome.cached_tokens)
+        if outcome.event is FIRST_TOKEN:
+            self.contradictions.begun(self.clock, promise)
+        if outcome.ttft_s is not None:
+            self._note_ttft(promise, outcome.ttft_s)
         if outcome.event in ENDS:
             self.totals.note_end(self.clock, promise, outcome.event)
             self.open.close(promise)
 
     def forget(self, gone: Iterable[UnregisteredEngine]) -> None:
         """Engines that are registered no more: nothing is known of what they hold."""
+        gone = list(gone)
+        self.contradictions.forget(gone)
         for one in gone:
             self.predicted.forget(*one)
 
@@ -144,6 +155,7 @@ class Observations:
             "hot_scopes": self.hot.forgotten,
             "predicted": self.predicted.forgotten,
             "sessions": self.sessions.forgotten,
+            "outcome_windows": self.contradictions.forgotten,
         }
 
     def dump(self) -> bytes:
@@ -155,7 +167,8 @@ class Observations:
         yield array_header(len(ObservationsState.__struct_fields__))
         yield from pieces_of(OBSERVATIONS_VERSION)
         yield from pieces_of(self.clock)
-        for part in (self.open, self.totals, self.hot, self.predicted, self.sessions):
+        parts = (self.open, self.totals, self.hot, self.predicted, self.sessions)
+        for part in (*parts, self.contradictions):
             yield from pieces_of(part.state())
 
     @classmethod
@@ -178,21 +191,21 @@ class Observations:
         one.hot.restore(state.hot)
         one.predicted.restore(state.predicted)
         one.sessions.restore(state.sessions)
+        one.contradictions.restore(state.contradictions)
         return one
 
-    def _note_cached(self, promise: Promise, outcome: FeedbackReport) -> None:
-        if outcome.cached_tokens is None or promise.has_cached:
-            return
+    def _note_cached(self, promise: Promise, outcome: FeedbackReport, cached: int) -> None:
         promise.has_cached = True
-        cached = outcome.cached_tokens
-        if outcome.prompt_tokens is not None:  # an engine has no more of a prompt than all of it
-            cached = min(cached, outcome.prompt_tokens)
+        prompt = outcome.prompt_tokens
+        if prompt is not None:  # an engine has no more of a prompt than all of it
+            cached = min(cached, prompt)
         tokens = kept(promise, cached)
-        self.totals.note_cached(self.clock, promise, tokens, outcome.prompt_tokens)
+        self.totals.note_cached(self.clock, promise, tokens, prompt)
         self.hot.confirmed(promise, tokens.actual)
+        self.contradictions.told(self.clock, promise, tokens, outcome)
 
-    def _note_ttft(self, promise: Promise, outcome: FeedbackReport) -> None:
-        if outcome.ttft_s is None or promise.has_ttft or not promise.ttft_s or promise.moved:
+    def _note_ttft(self, promise: Promise, ttft_s: float) -> None:
+        if promise.has_ttft or not promise.ttft_s or promise.moved:
             return
         promise.has_ttft = True
-        self.totals.note_ttft(self.clock, promise, outcome.ttft_s)
+        self.totals.note_ttft(self.clock, promise, ttft_s)

@@ -14,6 +14,9 @@ PROMISES_OPEN_BYTES_MAX: Final = 128 * MIB  # of them, with their names and pref
 PROMISE_OPEN_S: Final = 900.0  # for that to come: such a decision counts as `unreported`
 
 
+_NONE: Final = (None, 0)
+
+
 class OpenState(msgspec.Struct, frozen=True, array_like=True):
     """See `OpenPromises.state`; its encoding is canonical."""
 
@@ -35,7 +38,7 @@ class OpenPromises:
         self._most = most
         self._bytes_most = bytes_most
         self._bytes = 0
-        self._open: OrderedDict[tuple[int, int], Promise] = OrderedDict()
+        self._open: OrderedDict[tuple[int, int], tuple[Promise, int]] = OrderedDict()
 
     def __len__(self) -> int:
         """How many there are."""
@@ -44,32 +47,32 @@ class OpenPromises:
     def add(self, promise: Promise) -> list[Promise]:
         """Keeps it; what has to go for it. One that is there already stays as it is."""
         key = (promise.run, promise.number)
-        if self._open.setdefault(key, promise) is not promise:
+        if key in self._open:
             return []
-        self._bytes += promise.size_bytes
-        gone = []
-        while len(self._open) > 1 and self._is_over:
+        gone, opened = [], self._open
+        self._keep(key, promise)
+        while len(opened) > 1 and (len(opened) > self._most or self._bytes > self._bytes_most):
             gone.append(self._pop())
         self.forgotten += len(gone)
         return gone
 
-    @property
-    def _is_over(self) -> bool:
-        return len(self._open) > self._most or self._bytes > self._bytes_most
+    def _keep(self, key: tuple[int, int], promise: Promise) -> None:
+        size = promise.size_bytes
+        self._open[key] = (promise, size)
+        self._bytes += size
 
     def _pop(self) -> Promise:
-        promise = self._open.popitem(last=False)[1]
-        self._bytes -= promise.size_bytes
+        _, (promise, size) = self._open.popitem(last=False)
+        self._bytes -= size
         return promise
 
     def find(self, run: int, number: int) -> Promise | None:
         """That of the decision, where it is open."""
-        return self._open.get((run, number))
+        return self._open.get((run, number), _NONE)[0]
 
     def close(self, promise: Promise) -> None:
         """Nothing comes after this."""
-        if self._open.pop((promise.run, promise.number), None) is not None:
-            self._bytes -= promise.size_bytes
+        self._bytes -= self._open.pop((promise.run, promise.number), _NONE)[1]
 
     def expire(self, now: float, is_under_way: Callable[[int, int], bool]) -> list[Promise]:
         """Takes out those of which nothing has been told for too long. One whose request is still
@@ -77,7 +80,7 @@ class OpenPromises:
         """
         gone = []
         for _ in range(len(self._open)):
-            key, oldest = next(iter(self._open.items()))
+            key, (oldest, _) = next(iter(self._open.items()))
             if oldest.time + PROMISE_OPEN_S > now:
                 break
             if is_under_way(*key):
@@ -88,10 +91,10 @@ class OpenPromises:
 
     def state(self) -> OpenState:
         """All of it, as it stands: to be encoded before anything else is folded."""
-        return OpenState(tuple(self._open.values()), self.forgotten)
+        return OpenState(tuple([promise for promise, _ in self._open.values()]), self.forgotten)
 
     def restore(self, state: OpenState) -> None:
         """The inverse of `state`, into one that is empty."""
         self.forgotten = state.forgotten
-        self._open.update(((one.run, one.number), one) for one in state.promises)
-        self._bytes = sum(one.size_bytes for one in state.promises)
+        for one in state.promises:
+            self._keep((one.run, one.number), one)

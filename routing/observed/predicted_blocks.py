@@ -19,7 +19,8 @@ heads.
 
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Final, Protocol, TypeVar
 
 import msgspec
@@ -56,7 +57,7 @@ def predicted_s(ttft_s: float) -> float:
     return lasts
 
 
-class PredictedMark(msgspec.Struct, array_like=True):
+class PredictedMark(msgspec.Struct, array_like=True, gc=False):
     """A prefix that a target is to hold.
 
     Attributes:
@@ -64,12 +65,14 @@ class PredictedMark(msgspec.Struct, array_like=True):
         width: of these, the ones behind the mark before it: what it takes of a capacity.
         lasts_s: for how long, or `_BY_CAPACITY`.
         until: when that is true no more, Unix seconds; 0 where it lasts by capacity.
+        since: when it was first so, and its events had not told it, likewise.
     """
 
     blocks: int
     width: int
     lasts_s: float
     until: float
+    since: float = 0.0
 
     def is_true(self, now: float) -> bool:
         """Whether the target is still to hold it."""
@@ -81,6 +84,27 @@ class PredictedState(msgspec.Struct, frozen=True, array_like=True):
 
     marks: tuple[tuple[MarkKey, PredictedMark], ...]
     forgotten: int
+
+
+class PromptMarks(msgspec.Struct, eq=False):
+    """The marks that one decision made, at one target and in one scope. They last equally long.
+
+    Attributes:
+        marks: by prefix; those that a later decision made again are not here any more.
+        place, mark_bytes: the scope's, and what each mark takes; set by the index.
+    """
+
+    target: Target
+    scope: DecidedScope
+    lasts_s: float
+    until: float
+    marks: dict[int, PredictedMark]
+    mark_bytes: int = 0
+    place: "_ScopeMarks | None" = None
+
+
+TakenMark = tuple[PromptMarks, PredictedMark]
+"""A mark that was taken out, and of which it was one."""
 
 
 class _ScopeMarks:
@@ -96,7 +120,7 @@ class _ScopeMarks:
 
     def __init__(self, scope: DecidedScope) -> None:
         names = "".join((*scope[:3], scope.additional_salt))
-        self.holders: dict[int, dict[Target, PredictedMark]] = {}
+        self.holders: dict[int, dict[Target, PromptMarks]] = {}
         self.depths: dict[int, int] = {}
         self.chars, self.is_ascii = len(names), names.isascii()
 
@@ -104,6 +128,12 @@ class _ScopeMarks:
         """That a mark takes, about: as `text_bytes` counts, with the scope's names read once."""
         is_ascii = self.is_ascii and instance_id.isascii()
         return OBJECT_SIZE + (self.chars + len(instance_id)) * (1 if is_ascii else 4)
+
+
+_Prompts = OrderedDict[PromptMarks, None]
+"""The least recently used first."""
+
+_NOBODY: Final[dict[Target, PromptMarks]] = {}
 
 
 class MarkIndex:
@@ -122,41 +152,73 @@ class MarkIndex:
         """How many marks there are."""
         return self._count
 
-    def put(self, key: MarkKey, mark: PredictedMark) -> None:
-        """Keeps the mark of a prefix that has none at its target."""
-        target, scope, prefix = key
-        marks = self._scopes.get(scope)
-        if marks is None:
-            marks = self._scopes[scope] = _ScopeMarks(scope)
-        marks.holders.setdefault(prefix, {})[target] = mark
-        marks.depths[mark.blocks] = marks.depths.get(mark.blocks, 0) + 1
-        self._count += 1
-        self.size_bytes += marks.mark_bytes(target.instance_id)
+    def put(self, prompt: PromptMarks) -> list[TakenMark]:
+        """Keeps the marks of a prompt; those that are gone for it, of the same prefixes."""
+        target, scope = prompt.target, prompt.scope
+        if not prompt.marks:
+            return []
+        place = self._scopes.get(scope)
+        if place is None:
+            place = self._scopes[scope] = _ScopeMarks(scope)
+        prompt.place, prompt.mark_bytes = place, place.mark_bytes(target.instance_id)
+        found, depths, gone = place.holders, place.depths, []
+        for prefix, mark in prompt.marks.items():
+            holders = found.get(prefix)
+            if holders is None:
+                found[prefix] = {target: prompt}
+            else:
+                before = holders.get(target)
+                holders[target] = prompt
+                if before is not None:
+                    again = before.marks.pop(prefix)
+                    mark.since = again.since
+                    gone.append((before, again))
+                    if again.blocks == mark.blocks:
+                        continue
+                    _one_less(depths, again.blocks)
+            depths[mark.blocks] = depths.get(mark.blocks, 0) + 1
+        more = len(prompt.marks) - len(gone)
+        self._count += more
+        self.size_bytes += more * prompt.mark_bytes
+        return gone
 
-    def take(self, key: MarkKey) -> PredictedMark | None:
-        """Takes out the mark of a prefix at a target; None where there is none."""
-        target, scope, prefix = key
-        marks = self._scopes.get(scope)
-        holders = None if marks is None else marks.holders.get(prefix)
-        mark = None if holders is None else holders.pop(target, None)
-        if marks is None or mark is None:
-            return None
-        if not holders:
-            del marks.holders[prefix]
-        marks.depths[mark.blocks] -= 1
-        if not marks.depths[mark.blocks]:
-            del marks.depths[mark.blocks]
-            if not marks.depths:
-                del self._scopes[scope]
-        self._count -= 1
-        self.size_bytes -= marks.mark_bytes(target.instance_id)
-        return mark
+    def find(self, target: Target, scope: DecidedScope, prefix: int) -> PredictedMark | None:
+        """The mark of a prefix at a target, where there is one."""
+        place = self._scopes.get(scope)
+        prompt = None if place is None else place.holders.get(prefix, _NOBODY).get(target)
+        return None if prompt is None else prompt.marks[prefix]
 
-    def find(self, key: MarkKey) -> PredictedMark | None:
-        """The mark of a prefix at a target."""
-        marks = self._scopes.get(key[1])
-        holders = None if marks is None else marks.holders.get(key[2])
-        return None if holders is None else holders.get(key[0])
+    def take(self, target: Target, scope: DecidedScope, prefix: int) -> list[TakenMark]:
+        """Takes out the mark of a prefix at a target, where there is one."""
+        place = self._scopes.get(scope)
+        prompt = None if place is None else place.holders.get(prefix, _NOBODY).get(target)
+        if prompt is None:
+            return []
+        mark = prompt.marks.pop(prefix)
+        self._take(prompt, {prefix: mark})
+        return [(prompt, mark)]
+
+    def leave(self, prompt: PromptMarks) -> None:
+        """Takes out the marks of a prompt, as far as none was made again."""
+        if prompt.marks:
+            self._take(prompt, prompt.marks)
+            prompt.marks.clear()
+
+    def _take(self, prompt: PromptMarks, gone: dict[int, PredictedMark]) -> None:
+        place, target = prompt.place, prompt.target
+        assert place is not None, "it was put"
+        found, depths = place.holders, place.depths
+        for prefix, mark in gone.items():
+            holders = found[prefix]
+            if len(holders) == 1:
+                del found[prefix]
+            else:
+                del holders[target]
+            _one_less(depths, mark.blocks)
+        if not depths:
+            del self._scopes[prompt.scope]
+        self._count -= len(gone)
+        self.size_bytes -= len(gone) * prompt.mark_bytes
 
     def longest(
         self,
@@ -171,22 +233,21 @@ class MarkIndex:
         Cost O(depths at which anything is marked in the scope, and their holders).
 
         Args:
-            scope: of the prompt.
             hashes: prefix hashes of its whole blocks; as bytes u64 LE.
             now: Unix seconds.
             but: marks that do not count.
         """
         found: dict[Target, int] = {}
-        marks = self._scopes.get(scope)
-        if marks is None:
+        place = self._scopes.get(scope)
+        if place is None:
             return found
-        for blocks, prefix in _falling(marks.depths, hashes):
-            holders = marks.holders.get(prefix)
+        for blocks, prefix in _falling(place.depths, hashes):
+            holders = place.holders.get(prefix)
             if holders is None:
                 continue
             # Most hold what is above, too: those that are found already cost nothing here.
             for target in holders.keys() - found.keys():
-                mark = holders[target]
+                mark = holders[target].marks[prefix]
                 if mark.blocks != blocks or not mark.is_true(now):
                     continue
                 if not but or (target, scope, prefix) not in but:
@@ -215,25 +276,35 @@ class MarkHolders(Protocol):
         ...
 
 
+class MarkWatcher(MarkHolders, Protocol):
+    """What is told all that `PredictedHolders` is."""
+
+    def forget(self, target: Target, model_name: str) -> None:
+        """Nothing is known any more of what it holds of a model."""
+        ...
+
+
 class PredictedHolders:
     """See the module. At most `most` marks; the one that ends first goes first. Cost O(marks) a
     decision.
 
     Attributes:
         forgotten: marks that were given up for want of room, here and not at an engine.
+        watcher: is told the same; None: nobody is.
     """
 
     def __init__(
         self, most: int = PREDICTED_MARKS_MAX, bytes_most: int = PREDICTED_BYTES_MAX
     ) -> None:
         self.forgotten = 0
+        self.watcher: MarkWatcher | None = None
         self._most = most
         self._bytes_most = bytes_most
         self._index = MarkIndex()
         # By how long they last, the least recently used first: so each is in order of its end.
-        self._order: dict[float, OrderedDict[MarkKey, PredictedMark]] = {}
+        self._order: dict[float, _Prompts] = {}
         # Those that last by capacity, likewise, with the sum of their widths.
-        self._bounded: dict[Target, OrderedDict[MarkKey, PredictedMark]] = {}
+        self._bounded: dict[Target, _Prompts] = {}
         self._widths: Counter[Target] = Counter()
 
     def __len__(self) -> int:
@@ -255,39 +326,78 @@ class PredictedHolders:
         Args:
             time: of the record; never earlier than the one before.
             target: that is to compute it.
-            scope: of the prompt.
             marks: prefixes of the prompt, by rising depth; the last should be its last whole block.
             lasts_s: above 0, for how long the target is taken to hold it; not looked at with a
                 capacity.
             capacity_blocks: of the target's cache, 0 where it is not known.
         """
+        if self.watcher is not None:
+            self.watcher.decided(
+                time, target, scope, marks, lasts_s=lasts_s, capacity_blocks=capacity_blocks
+            )
         self._expire(time)
-        before, found = 0, []
-        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
-            found.append(((target, scope, prefix), blocks, max(blocks - before, 0)))
-            before = max(blocks, before)
         lasts = _BY_CAPACITY if capacity_blocks else lasts_s
         until = time + lasts if lasts else 0.0
-        for key, blocks, width in reversed(found):  # so that tails go before their heads
-            self._note(key, PredictedMark(blocks, width, lasts, until))
+        before, made = 0, dict[int, PredictedMark]()
+        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
+            width = blocks - before if blocks > before else 0
+            if prefix not in made:
+                made[prefix] = PredictedMark(blocks, width, lasts, until, time)
+            before += width
+        tails_first = dict(reversed(made.items()))  # so that tails go before their heads
+        self._note(PromptMarks(target, scope, lasts, until, tails_first))
         mine = self._bounded.get(target)
         while mine and (not capacity_blocks or self._widths[target] > capacity_blocks):
-            self._drop(next(iter(mine)))
+            self._drop_first(mine)
         while len(self._index) > self._most or self._index.size_bytes > self._bytes_most:
-            self._drop(self._first_to_end())
+            self._drop_first(self._first_to_end())
             self.forgotten += 1
+
+    def overdue(
+        self,
+        now: float,
+        target: Target,
+        scope: DecidedScope,
+        marks: Sequence[PrefixMark],
+        indexed_blocks: int,
+    ) -> int:
+        """How many blocks of a prompt a target is to hold of which its events should have told,
+        PREDICTED_S ago or more; told before `decided`.
+
+        Args:
+            now: of the record.
+            target: that is to compute it.
+            scope: of the prompt.
+            marks: prefixes of the prompt, by rising depth.
+            indexed_blocks: of the prompt, its first ones: its events have told these.
+        """
+        found = 0
+        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
+            mark = self._index.find(target, scope, prefix)
+            if mark is None:
+                continue
+            if blocks <= indexed_blocks or not mark.since:  # 0: kept by 0.2.0, which did not know
+                mark.since = now
+            elif mark.is_true(now) and now - mark.since >= PREDICTED_S:
+                found = blocks
+        return found
 
     def failed(self, target: Target, scope: DecidedScope, marks: Sequence[PrefixMark]) -> None:
         """The request failed there, or never came: it is not known to hold any of the prompt."""
+        if self.watcher is not None:
+            self.watcher.failed(target, scope, marks)
         for _, prefix in marks[:DECISION_MARKS_MAX]:
-            self._drop((target, scope, prefix))
+            self._left(self._index.take(target, scope, prefix))
 
     def forget(self, target: Target, model_name: str) -> None:
-        """Nothing is known any more of what it holds of a model. Cost O(marks)."""
-        keys = (key for group in self._order.values() for key in group)
-        gone = [key for key in keys if key[0] == target and key[1].model_name == model_name]
-        for key in gone:
-            self._drop(key)
+        """Nothing is known any more of what it holds of a model. Cost O(prompts)."""
+        if self.watcher is not None:
+            self.watcher.forget(target, model_name)
+        prompts = (prompt for group in self._order.values() for prompt in group)
+        gone = [one for one in prompts if one.target == target and one.scope[1] == model_name]
+        for prompt in gone:
+            while prompt.marks:
+                self._drop_first((prompt,))
 
     def longest(
         self,
@@ -302,76 +412,87 @@ class PredictedHolders:
 
     def state(self) -> PredictedState:
         """All of it, as it stands: to be encoded before anything else is folded."""
+        prompts = (prompt for _, group in sorted(self._order.items()) for prompt in group)
         return PredictedState(
-            tuple(one for _, group in sorted(self._order.items()) for one in group.items()),
+            tuple(
+                ((prompt.target, prompt.scope, prefix), mark)
+                for prompt in prompts
+                for prefix, mark in prompt.marks.items()
+            ),
             self.forgotten,
         )
 
     def restore(self, state: PredictedState) -> None:
         """The inverse of `state`, into one that is empty."""
         self.forgotten = state.forgotten
-        for key, mark in state.marks:
-            self._note(key, mark)
+        for (target, scope, lasts_s, until), its in groupby(state.marks, _prompt_of):
+            marks = {key[2]: mark for key, mark in its}
+            self._note(PromptMarks(target, scope, lasts_s, until, marks))
 
-    def _note(self, key: MarkKey, mark: PredictedMark) -> None:
-        self._drop(key)
-        self._index.put(key, mark)
-        _append(self._order, mark.lasts_s, key, mark)
-        if mark.lasts_s == _BY_CAPACITY:
-            _append(self._bounded, key[0], key, mark)
-            self._widths[key[0]] += mark.width
-
-    def _drop(self, key: MarkKey) -> None:
-        mark = self._index.take(key)
-        if mark is None:
+    def _note(self, prompt: PromptMarks) -> None:
+        self._left(self._index.put(prompt))
+        if not prompt.marks:
             return
-        _discard(self._order, mark.lasts_s, key)
-        if mark.lasts_s == _BY_CAPACITY:
-            target = key[0]
-            _discard(self._bounded, target, key)
-            self._widths[target] -= mark.width
-            if target not in self._bounded:
-                del self._widths[target]
+        self._order.setdefault(prompt.lasts_s, OrderedDict())[prompt] = None
+        if prompt.lasts_s == _BY_CAPACITY:
+            self._bounded.setdefault(prompt.target, OrderedDict())[prompt] = None
+            self._widths[prompt.target] += sum(mark.width for mark in prompt.marks.values())
+
+    def _drop_first(self, prompts: Iterable[PromptMarks]) -> None:
+        prompt = next(iter(prompts))
+        self._left(self._index.take(prompt.target, prompt.scope, next(iter(prompt.marks))))
+
+    def _left(self, taken: Sequence[TakenMark]) -> None:
+        """These marks were taken out."""
+        for prompt, mark in taken:
+            if mark.lasts_s == _BY_CAPACITY:
+                self._widths[prompt.target] -= mark.width
+        for prompt in {prompt for prompt, _ in taken if not prompt.marks}:
+            _discard(self._order, prompt.lasts_s, prompt)
+            if prompt.lasts_s == _BY_CAPACITY:
+                _discard(self._bounded, prompt.target, prompt)
+                if prompt.target not in self._bounded:
+                    del self._widths[prompt.target]
 
     def _expire(self, now: float) -> None:
         """Drops what has ended."""
-        for lasts_s in list(self._order):
-            while group := self._order.get(lasts_s):
-                key, mark = next(iter(group.items()))
-                if mark.is_true(now):
+        for lasts_s, group in [*self._order.items()]:
+            while group and lasts_s != _BY_CAPACITY:
+                prompt = next(iter(group))
+                if prompt.until > now:
                     break
-                self._drop(key)
+                del group[prompt]
+                self._index.leave(prompt)
+            if not group:
+                del self._order[lasts_s]
 
-    def _first_to_end(self) -> MarkKey:
-        """The one that ends first; of those that last by capacity the least recently used."""
-        firsts = {lasts: next(iter(group.items())) for lasts, group in self._order.items()}
+    def _first_to_end(self) -> _Prompts:
+        """Those of which one ends first; of those that last by capacity the least recently used."""
         timed = [
-            (mark.until, lasts) for lasts, (_, mark) in firsts.items() if lasts != _BY_CAPACITY
+            (next(iter(group)).until, lasts)
+            for lasts, group in self._order.items()
+            if lasts != _BY_CAPACITY
         ]
-        return firsts[min(timed)[1] if timed else _BY_CAPACITY][0]
+        return self._order[min(timed)[1] if timed else _BY_CAPACITY]
 
 
-def _append(
-    ordered: dict[_GroupT, OrderedDict[MarkKey, PredictedMark]],
-    group: _GroupT,
-    key: MarkKey,
-    mark: PredictedMark,
-) -> None:
-    """Puts the mark at the end of its group, which there may not be yet."""
-    marks = ordered.get(group)
-    if marks is None:
-        marks = ordered[group] = OrderedDict()
-    marks[key] = mark
+def _prompt_of(item: tuple[MarkKey, PredictedMark]) -> tuple[Target, DecidedScope, float, float]:
+    (target, scope, _), mark = item
+    return target, scope, mark.lasts_s, mark.until
 
 
-def _discard(
-    ordered: dict[_GroupT, OrderedDict[MarkKey, PredictedMark]], group: _GroupT, key: MarkKey
-) -> None:
-    """Takes the mark out of its group, which goes with its last one."""
-    marks = ordered[group]
-    del marks[key]
-    if not marks:
+def _discard(ordered: dict[_GroupT, _Prompts], group: _GroupT, prompt: PromptMarks) -> None:
+    """Takes the prompt out of its group, which goes with its last one."""
+    prompts = ordered[group]
+    del prompts[prompt]
+    if not prompts:
         del ordered[group]
+
+
+def _one_less(depths: dict[int, int], blocks: int) -> None:
+    depths[blocks] -= 1
+    if not depths[blocks]:
+        del depths[blocks]
 
 
 def _falling(depths: Mapping[int, int], hashes: Sequence[int] | bytes) -> Iterator[tuple[int, int]]:

@@ -6,7 +6,7 @@ sent elsewhere, failed  they are not; nor where it was cancelled before its firs
 completed               they are, from now on, where the engine publishes no events
 """
 
-from routing.observed.predicted_blocks import MarkHolders, predicted_s
+from routing.observed.predicted_blocks import MarkHolders, PredictedHolders, predicted_s
 from routing.observed.promises import Promise
 from schemas.limits import APPROXIMATE_S
 from schemas.routing_records import (
@@ -24,7 +24,6 @@ def hold(holders: MarkHolders, now: float, promise: Promise) -> None:
     Args:
         holders: whom it is noted in.
         now: Unix seconds, by the time of records.
-        promise: of the decision.
     """
     approximate = promise.is_approximate
     holders.decided(
@@ -35,6 +34,14 @@ def hold(holders: MarkHolders, now: float, promise: Promise) -> None:
         lasts_s=APPROXIMATE_S if approximate else predicted_s(promise.ttft_s),
         capacity_blocks=promise.capacity_blocks if approximate else 0,
     )
+
+
+def overdue(holders: PredictedHolders, now: float, promise: Promise) -> int:
+    """How many tokens of a new promise the events of its target have told, or should have."""
+    size = promise.scope.block_size
+    told = (promise.cached - promise.predicted) // size
+    of = (promise.target, promise.scope, promise.marks)
+    return size * max(told, holders.overdue(now, *of, told))
 
 
 def follow(

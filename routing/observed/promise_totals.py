@@ -7,11 +7,13 @@ sums do not depend on an order, and parts of a log can be added up.
 
 from collections.abc import Mapping
 from enum import StrEnum
+from math import inf
 from typing import Final, NamedTuple
 
 import msgspec
 
 from routing.observed.promises import IndexCause, Promise, PromiseTokens, bucket
+from schemas.limits import OUTCOMES_MIN
 from schemas.routing_records import (
     CANCELLED,
     FAILED,
@@ -19,6 +21,7 @@ from schemas.routing_records import (
 )
 
 PROMISE_ROWS_MAX: Final = 16_384  # of sums, 1 KiB each: of="promise_rows", "promises_crowded"
+CONTRADICTED_SHARE: Final = 0.1  # of the tokens of prompts: what is wrong by less is right
 PROMISE_TTFT_S_MAX: Final = 100_000.0  # a longer time counts as this: sums must fit 64 bits
 
 RATIO_BOUNDS: Final = (0.25, 0.5, 0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 4.0)
@@ -28,6 +31,11 @@ SHARE_BOUNDS: Final = (0.0, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5
 """Of the buckets of over-promise, the share of the prompt; one more holds what is above."""
 
 _MINUTE: Final = 60.0
+
+_FIELDS: Final[dict[IndexCause, str]] = {
+    cause: cause.value for cause in IndexCause if cause is not IndexCause.PREDICTED
+}
+"""In which a row has tokens that were lost for a cause."""
 
 
 class GroupBy(StrEnum):
@@ -113,6 +121,31 @@ class Totals(msgspec.Struct, array_like=True):
     ttft_ratios: list[int] = msgspec.field(default_factory=lambda: [0] * (len(RATIO_BOUNDS) + 1))
     over_promises: list[int] = msgspec.field(default_factory=lambda: [0] * (len(SHARE_BOUNDS) + 1))
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether the index has promised nothing: all that was promised, only decisions said."""
+        return self.promised == self.predicted
+
+    @property
+    def missing(self) -> int:
+        """Tokens that the index promised, and the engine did not find."""
+        return self.index - self.not_predicted
+
+    @property
+    def has_surprises(self) -> bool:
+        """Whether much was found that nobody had promised."""
+        return self.unpromised > CONTRADICTED_SHARE * self.prompt
+
+    @property
+    def has_misses(self) -> bool:
+        """Whether much of what the index promised was not found."""
+        return self.missing > CONTRADICTED_SHARE * self.prompt
+
+    @property
+    def has_silent_hits(self) -> bool:
+        """Whether much was found, and the index has promised nothing."""
+        return self.is_nothing and self.actual > CONTRADICTED_SHARE * self.prompt
+
     def add(self, other: "Totals") -> None:
         """The other's counts, too."""
         for name in self.__struct_fields__:
@@ -137,28 +170,10 @@ class Totals(msgspec.Struct, array_like=True):
         self.not_fetched += tokens.not_fetched
         self.not_predicted += tokens.not_predicted
         certain = tokens.index - tokens.not_predicted
-        match cause:
-            case IndexCause.STALE:
-                self.stale += certain
-            case IndexCause.DEGRADED:
-                self.degraded += certain
-            case IndexCause.EVICTED:
-                self.evicted += certain
-            case _:
-                self.unconfirmed += certain
+        name = _FIELDS.get(cause, "unconfirmed")
+        setattr(self, name, getattr(self, name) + certain)
         share = tokens.index / tokens.prompt if tokens.prompt else 0.0
         self.over_promises[bucket(SHARE_BOUNDS, share)] += 1
-
-    def note_ttft(self, promised_s: float, p90_s: float, actual_s: float) -> None:
-        """One request had its first token after so many seconds."""
-        promised, actual = _microseconds(promised_s), _microseconds(actual_s)
-        self.timed += 1
-        self.in_p90 += actual_s <= p90_s
-        self.ttft_promised_us += promised
-        self.ttft_actual_us += actual
-        self.ttft_error_us += abs(actual - promised)
-        ratio = actual / promised if promised else float("inf")
-        self.ttft_ratios[bucket(RATIO_BOUNDS, ratio)] += 1
 
 
 def _microseconds(seconds: float) -> int:
@@ -170,6 +185,20 @@ class RecentTotals(NamedTuple):
 
     totals: Totals
     minutes: int
+
+    @property
+    def contradict(self) -> bool:
+        """Whether enough outcomes say that the instance holds more or less than it was said to."""
+        is_judged = self.totals.reported >= OUTCOMES_MIN
+        return is_judged and (self.find_more or self.totals.has_misses)
+
+    @property
+    def find_more(self) -> bool:
+        """What only decisions said is promised, too; so it can hide that the index has nothing. But
+        that is so of each burst of new prompts, which are not indexed yet: in one minute it says
+        nothing.
+        """
+        return self.totals.has_surprises or (self.minutes > 1 and self.totals.has_silent_hits)
 
 
 NOT_SERVED: Final = RecentTotals(Totals(), 0)
@@ -221,8 +250,15 @@ class PromiseTotals:
 
     def note_ttft(self, time: float, promise: Promise, actual_s: float) -> None:
         """A request had its first token after so many seconds, and was promised one."""
+        promised, actual = _microseconds(promise.ttft_s), _microseconds(actual_s)
+        place = bucket(RATIO_BOUNDS, actual / promised if promised else inf)
         for row in self._rows(time, key_of(promise)):
-            row.note_ttft(promise.ttft_s, promise.p90_s, actual_s)
+            row.timed += 1
+            row.in_p90 += actual_s <= promise.p90_s
+            row.ttft_promised_us += promised
+            row.ttft_actual_us += actual
+            row.ttft_error_us += abs(actual - promised)
+            row.ttft_ratios[place] += 1
 
     def note_moved(self, time: float, promise: Promise) -> None:
         """A request went elsewhere than told."""
@@ -231,10 +267,15 @@ class PromiseTotals:
 
     def note_end(self, time: float, promise: Promise, event: OutcomeEvent | None) -> None:
         """A request has ended; None where nobody has told how."""
+        is_failed, is_cancelled, is_unknown = (
+            event is FAILED,
+            event is CANCELLED,
+            not promise.has_cached,
+        )
         for row in self._rows(time, key_of(promise)):
-            row.failed += event is FAILED
-            row.cancelled += event is CANCELLED
-            row.unreported += not promise.has_cached
+            row.failed += is_failed
+            row.cancelled += is_cancelled
+            row.unreported += is_unknown
 
     def rows(self, since: float = 0.0) -> dict[PromiseKey, Totals]:
         """Sums over the minutes from the one on in which that time lies. Cost O(rows)."""
@@ -267,17 +308,6 @@ class PromiseTotals:
                 for row in its:
                     totals.add(row)
                 found[served] = RecentTotals(totals, minutes + 1)
-        return found
-
-    def series(self, since: float = 0.0) -> list[tuple[float, Totals]]:
-        """The sums of each minute, with its beginning in Unix seconds; the oldest first."""
-        found = []
-        for minute, rows in sorted(self._minutes.items()):
-            if (minute + 1) * _MINUTE > since:
-                total = Totals()
-                for row in rows.values():
-                    total.add(row)
-                found.append((minute * _MINUTE, total))
         return found
 
     def state(self) -> TotalsState:

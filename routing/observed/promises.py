@@ -54,13 +54,11 @@ _CAUSES: Final = {
 }
 
 
-class Promise(msgspec.Struct, array_like=True):
+class Promise(msgspec.Struct, array_like=True, gc=False):
     """A decision of which more is to be told.
 
     Attributes:
-        run, number: its name.
         time: when it was made, by the time of records.
-        scope: of the prompt.
         policy: with its parameters.
         target: who was chosen for the prompt.
         decode: who was chosen for decoding, or None.
@@ -76,6 +74,10 @@ class Promise(msgspec.Struct, array_like=True):
         moved: whether it is known that it went elsewhere.
         has_cached, has_ttft: what was reported of it.
         has_begun: whether its first token was reported, or what came with it.
+        gpu: of the cached ones, the first, which were on its GPU.
+        test_s: a first token within so many seconds shows that what the engine found tests the
+            index; 0 where nothing does: see `routing.observed.contradictions`.
+        overdue: of the cached tokens, the first, of which its events have told, or should have.
         is_approximate, capacity_blocks: whether the target publishes no events; of its cache then,
             0 where that is not known.
     """
@@ -102,6 +104,9 @@ class Promise(msgspec.Struct, array_like=True):
     is_approximate: bool = False
     capacity_blocks: int = 0
     has_begun: bool = False
+    gpu: int = 0
+    test_s: float = 0.0
+    overdue: int = 0
 
     @property
     def usable(self) -> int:
@@ -131,10 +136,10 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
 
     A prompt that is longer than any may be counts as that long, so that sums fit 64 bits.
     """
-    if not 0 <= decision.chosen < len(decision.candidates):
+    chosen, decode, candidates = decision.chosen, decision.decode, decision.candidates
+    if not 0 <= chosen < len(candidates):
         return None
-    one = decision.candidates[decision.chosen]
-    apart = 0 <= decision.decode < len(decision.candidates) and decision.decode != decision.chosen
+    one, apart = candidates[chosen], 0 <= decode < len(candidates) and decode != chosen
     prompt = min(decision.prompt_tokens, QUERY_TOKENS_MAX)
     cached = min(one.cached, prompt)
     return Promise(
@@ -143,8 +148,8 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
         time,
         decision.scope,
         decision.policy,
-        decision.target(decision.chosen),
-        decision.target(decision.decode) if apart else None,
+        decision.target(chosen),
+        decision.target(decode) if apart else None,
         _CAUSES.get(decision.state, IndexCause.UNCONFIRMED),
         prompt,
         cached,
@@ -156,14 +161,14 @@ def promise_of(run: int, time: float, decision: Decision) -> Promise | None:
         decision.marks[:DECISION_MARKS_MAX],
         is_approximate=decision.is_approximate,
         capacity_blocks=decision.capacity_tokens // decision.scope.block_size,
+        gpu=min(one.gpu, cached),
     )
 
 
-class PromiseTokens(msgspec.Struct, frozen=True):
+class PromiseTokens(msgspec.Struct, frozen=True, gc=False):
     """What became of the prompt's tokens; all counts are of tokens.
 
     Attributes:
-        prompt: all of them.
         promised: that the instance was said to hold, as far as an engine could use them.
         actual: that the engine found.
         predicted: of the promised ones, those that only decisions said were held.
@@ -193,12 +198,12 @@ def kept(promise: Promise, cached: int) -> PromiseTokens:
     See the module for the formulas.
     """
     prompt, usable = promise.prompt, promise.usable
-    said = 0 if promise.moved else promise.cached
-    certain = min(0 if promise.moved else promise.cached - promise.predicted, usable)
-    promised = min(said, usable)
+    said, predicted, fetched = promise.cached, promise.predicted, promise.fetched
+    if promise.moved:
+        said = predicted = fetched = 0
+    certain, promised = min(said - predicted, usable), min(said, usable)
     best = max(min(promise.held, usable), promised)
-    to_fetch = promised if promise.moved else min(said + promise.fetched, usable)
-    actual = min(cached, prompt)
+    to_fetch, actual = min(said + fetched, usable), min(cached, prompt)
     known = max(promised, actual)
     routing = max(best - known, 0)
     index = max(promised - actual, 0)

@@ -10,15 +10,16 @@ and whatever comes more often than that has a counter (Metwally et al., ICDT 200
 """
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
 from routing.bounds import HOT_COUNTERS_MAX
 from routing.observed.decay import decayed, rebased, step_of, weight
+from schemas.routing_records import PrefixMark
 
 
-class HotCounter(msgspec.Struct, array_like=True):
+class HotCounter(msgspec.Struct, array_like=True, gc=False):
     """What is known of a prefix since it has a counter.
 
     Attributes:
@@ -69,7 +70,8 @@ class SpaceSaving:
     def __init__(self, time: float, most: int = HOT_COUNTERS_MAX) -> None:
         self.last_asked = time
         self._most = most
-        self._base = step_of(time)
+        self._base = self._step = step_of(time)
+        self._weight = 1.0  # of one that is counted now: in that step
         self._total = 0.0
         self._counters: dict[int, HotCounter] = {}
         # Counts only rise, so an entry is never above its counter: the lowest entry that is equal
@@ -84,42 +86,40 @@ class SpaceSaving:
         """All counters, in no order."""
         return iter(self._counters.values())
 
-    def find(self, prefix: int) -> HotCounter | None:
-        """That of the prefix, where it has one."""
-        return self._counters.get(prefix)
+    def find(self, marks: Iterable[PrefixMark]) -> list[HotCounter | None]:
+        """Those of the prefixes, where they have one."""
+        return [self._counters.get(prefix) for _, prefix in marks]
 
-    def begin(self, time: float) -> float:
-        """Prompts of that time come next, which never goes back; what each of them weighs."""
-        step = step_of(time)
-        self._rebase(step)
-        self.last_asked = time
-        return weight(self._base, step)
-
-    def note(
-        self, prefix: int, parent: int, blocks: int, weighs: float, times: int = 1
-    ) -> HotCounter:
-        """So many prompts had the prefix; its counter.
+    def note(self, time: float, marks: Iterable[PrefixMark], times: int = 1) -> list[HotCounter]:
+        """So many prompts had these prefixes; their counters.
 
         Args:
-            prefix: its hash.
-            parent: see `HotCounter`.
-            blocks: of the prefix.
-            weighs: of each prompt, from `begin`.
+            time: Unix seconds, which never goes back.
+            marks: by rising depth.
             times: how many prompts.
         """
-        more, time = times * weighs, self.last_asked
-        self._total += more
-        counter = self._counters.get(prefix)
-        if counter is None:
-            lowest = self._make_room()
-            counter = HotCounter(prefix, parent, blocks, lowest, lowest, time, time)
-            self._counters[prefix] = counter
-            if self._heap:
-                heapq.heappush(self._heap, (lowest, prefix))
-        counter.count += more
-        counter.asked += times
-        counter.last_asked = time
-        return counter
+        if time != self.last_asked:
+            self._advance(time)
+        more, parent, found = times * self._weight, 0, []
+        counters, total = self._counters, self._total
+        for blocks, prefix in marks:
+            total += more
+            counter = counters.get(prefix)
+            if counter is None:
+                lowest = self._make_room()
+                count = lowest + more
+                counter = HotCounter(prefix, parent, blocks, count, lowest, time, time, times)
+                counters[prefix] = counter
+                if self._heap:  # in place of the one that went
+                    heapq.heapreplace(self._heap, (count, prefix))
+            else:
+                counter.count += more
+                counter.asked += times
+                counter.last_asked = time
+            found.append(counter)
+            parent = prefix
+        self._total = total
+        return found
 
     def total_at(self, step: int) -> float:
         """The sum of all counts in that step, decayed."""
@@ -152,24 +152,34 @@ class SpaceSaving:
         """The inverse of `state`."""
         one = cls(state.last_asked, most)
         one._base, one._total = state.base, state.total
+        one._weight = weight(one._base, one._step)
         one._counters = {counter.prefix: counter for counter in state.counters}
         return one
 
     def _make_room(self) -> float:
-        """The count that a new counter begins with: of the one that goes for it."""
+        """The count that a new counter begins with: of the one that goes for it, whose entry is
+        the first of the heap.
+        """
         if len(self._counters) < self._most:
             return 0.0
-        if not self._heap:
-            self._heap = [(one.count, one.prefix) for one in self]
-            heapq.heapify(self._heap)
+        heap = self._heap
+        if not heap:
+            heap += [(one.count, one.prefix) for one in self]
+            heapq.heapify(heap)
         while True:
-            count, prefix = self._heap[0]
+            count, prefix = heap[0]
             now = self._counters[prefix].count
             if now == count:
-                heapq.heappop(self._heap)
                 del self._counters[prefix]
                 return count
-            heapq.heapreplace(self._heap, (now, prefix))
+            heapq.heapreplace(heap, (now, prefix))
+
+    def _advance(self, time: float) -> None:
+        self.last_asked = time
+        step = step_of(time)
+        if step != self._step:
+            self._rebase(step)
+            self._step, self._weight = step, weight(self._base, step)
 
     def _rebase(self, step: int) -> None:
         base = rebased(self._base, step)

@@ -51,7 +51,9 @@ from routing.fold.target_bookings import (
 from routing.overlay.own_records import OWN_RECORDS_MAX, OwnRecords, Stamps
 from routing.request_names import only
 from schemas.routing_records import (
+    DISPATCHED,
     ENDS,
+    FIRST_TOKEN,
     Decision,
     DecisionsRecord,
     FeedbackReport,
@@ -97,9 +99,8 @@ class _OwnBookingsByTarget(BookingsByTarget):
 
     def release(self, booking: Booking, *, at: float | None) -> bool:
         has_waited = super().release(booking, at=at)
-        target = booking.target
-        if has_waited and target is not None and at is not None and self.is_told:
-            self.note_computed(booking.key, target, at)
+        if has_waited and self.is_told and at is not None and booking.target is not None:
+            self.note_computed(booking.key, booking.target, at)
         return has_waited
 
     def note_computed(self, key: DecisionKey, target: Target, at: float) -> None:
@@ -179,17 +180,15 @@ class OverlaidBookings:
 
     def book(self, run: int, decision: Decision) -> list[BookingReport]:
         """An own decision, told last; see `Bookings.book`."""
-        size = self.base.size_bytes + self._here.size_bytes
+        here = self._here
+        size = self.base.size_bytes + here.size_bytes
         has_room = len(self) < BOOKINGS_MAX and size < BOOKINGS_BYTES_MAX
-        known = dict[Target, float]()
-        if decision.chosen >= 0:
-            target = decision.target(decision.chosen)
-            free_at = self._free_at.get(target)
-            known = {} if free_at is None else {target: free_at}
-        found = self._here.book(run, decision, has_room=has_room)
-        booking = self._here.get((run, decision.number))
-        if booking is not None and not found:  # it begins behind all others
-            for target, free_at in known.items():
+        target = None if decision.chosen < 0 else decision.target(decision.chosen)
+        free_at = None if target is None else self._free_at.get(target)
+        found = here.book(run, decision, has_room=has_room)
+        if target is not None and free_at is not None and not found:
+            booking = here.get((run, decision.number))
+            if booking is not None:  # it begins behind all others
                 self._free_at[target] = max(free_at, booking.time) + booking.work_s
         return found
 
@@ -198,7 +197,9 @@ class OverlaidBookings:
         come. None where it says nothing new.
         """
         key = (run, outcome.number)
-        booking = self.get(key)
+        here = self._here.get(key)
+        is_of_base = here is None
+        booking = self.base.get(key) if here is None and key not in self._hidden else here
         if booking is None:
             if self.has_seen(*key) or key in self._told:
                 self.repeated += 1
@@ -208,9 +209,8 @@ class OverlaidBookings:
                 return None
             self._here.report(run, outcome)  # it waits
             return []
-        is_of_base = self._here.get(key) is None
-        if is_of_base and outcome.event in ENDS and outcome.instance_id is None:
-            return [self._end(booking, outcome)]
+        if is_of_base and outcome.instance_id is None and not booking.has(outcome.event):
+            return [self._tell_of_base(booking, outcome)]
         if is_of_base:
             self._hide(booking)
             self._adopt(booking)
@@ -224,17 +224,22 @@ class OverlaidBookings:
         self._note_told(key, outcome)
         return found
 
-    def _end(self, booking: Booking, outcome: FeedbackReport) -> BookingReport:
-        """A booking of the base ends here, by a report: no copy of it is needed."""
+    def _tell_of_base(self, booking: Booking, outcome: FeedbackReport) -> BookingReport:
+        """A report that is new of a booking of the base: its copy has it, if it does not end it."""
         self._hide(booking)
         self._note_told(booking.key, outcome)
-        target = booking.target
-        if target is not None and not booking.has_begun:
-            at = happened_at(outcome, booking, self.clock)
+        event, target, clock = outcome.event, booking.target, self.clock
+        at = happened_at(outcome, booking, clock)
+        if target is not None and event is not DISPATCHED and not booking.has_begun:
             self._places.note_computed(booking.key, target, at)
-        ended = copy(booking)
-        ended.seen |= BITS[outcome.event]
-        return BookingReport(ended, outcome)
+        told = copy(booking)
+        told.seen |= BITS[event]
+        if event not in ENDS:
+            if event is FIRST_TOKEN:
+                told.first_at = at
+            self._here.prolong(told, clock)
+            self._here.adopt(told, is_named=self.base.names(booking))
+        return BookingReport(told, outcome)
 
     def _tell(self, run: int, outcome: FeedbackReport) -> list[BookingReport]:
         self._places.is_told = True
@@ -244,9 +249,14 @@ class OverlaidBookings:
             self._places.is_told = False
 
     def _note_told(self, key: DecisionKey, outcome: FeedbackReport) -> None:
-        if key in self._told or len(self._told) < OWN_RECORDS_MAX:
-            self._told.setdefault(key, {}).setdefault(outcome.event, outcome)
-            self._told_last.put(key)
+        told = self._told.get(key)
+        if told is not None:
+            told.setdefault(outcome.event, outcome)
+        elif len(self._told) < OWN_RECORDS_MAX:
+            self._told[key] = {outcome.event: outcome}
+        else:
+            return
+        self._told_last.put(key)
 
     def unregister(self, engines: Sequence[UnregisteredEngine]) -> int:
         """These are registered no more, as this process says; how many bookings ended."""
@@ -300,10 +310,10 @@ class OverlaidBookings:
         told_at = self.base.clock if now is None else min(record.time, now)
         is_behind = told_at - self.base.clock > RECORD_STEP_S
         found = [one for one in changes.reported if not self._is_known(one)]
-        self._count(record.run)
+        self._count(record)
         for name, ended in (("expired", changes.expired), ("released", changes.released)):
-            self._counts[name] += sum(booking.key not in self._hidden for booking in ended)
             for booking in ended:
+                self._counts[name] += booking.key not in self._hidden
                 if name == "expired" and booking.key in self._kept:
                     self._hide_again(booking.key)
                 else:
@@ -330,7 +340,8 @@ class OverlaidBookings:
 
     def _come_reported(self, key: DecisionKey, outcome: FeedbackReport) -> list[BookingReport]:
         """The base has a report, or keeps it for a decision that is not back."""
-        if key not in self._kept and (key in self._hidden or self._is_at_unregistered(key)):
+        is_hidden = key in self._hidden or self._is_at_unregistered(self.base.get(key))
+        if is_hidden and key not in self._kept:
             self._derive(key)
             return []
         if not self._here.is_under_way(*key):
@@ -354,26 +365,26 @@ class OverlaidBookings:
         return reported.outcome.event in self._told.get(reported.booking.key, ())
 
     def _derive(
-        self, key: DecisionKey, early: Iterable[FeedbackReport] = ()
+        self, key: DecisionKey, early: Sequence[FeedbackReport] = ()
     ) -> list[BookingReport]:
         """The copy of a booking of the base is made again; what is new to this process of reports
         that had been told here before their decision.
         """
         self._show(key)
-        booking = self.base.get(key)
+        booking, told = self.base.get(key), self._told.get(key, {})
         if booking is None:
             self._told.pop(key, None)
             self._places.take_back(key)
             return []
-        if self._is_at_unregistered(key):
+        if self._is_at_unregistered(booking):
             self._hide(booking)
             return []
-        told = self._told.get(key, {})
-        told = {event: one for event, one in told.items() if not booking.has(event)}
-        if booking.has_begun or not told:
+        if told:
+            told = {event: one for event, one in told.items() if not booking.has(event)}
+        if not told or booking.has_begun:
             self._places.take_back(key)
         new = [one for one in early if one.event not in told and not booking.has(one.event)]
-        if booking.expires_at <= self.clock + self._ahead_s:
+        if new and booking.expires_at <= self.clock + self._ahead_s:
             new = []  # it has expired here
         if not told and not new:
             self._told.pop(key, None)
@@ -394,10 +405,10 @@ class OverlaidBookings:
             self._note_told(key, outcome)
         return [one for outcome in new for one in self._tell(key[0], outcome)]
 
-    def _is_at_unregistered(self, key: DecisionKey) -> bool:
+    def _is_at_unregistered(self, booking: Booking | None) -> bool:
         """Whether the base has it at an engine that the base does not know to be gone."""
-        booking = self.base.get(key) if self._unregistered else None
-        return booking is not None and booking.is_at(self._unregistered)
+        gone = self._unregistered
+        return booking is not None and len(gone) > 0 and booking.is_at(gone)
 
     def rebase(self, base: Bookings) -> list[BookingReport]:
         """Goes on over another fold's. What the one before knew and this one does not (the log has
@@ -510,7 +521,6 @@ class OverlaidBookings:
         """The decision of a request that is under way.
 
         Args:
-            request_id: of its client.
             tenant_id: of its client; None: whoever it is, if it is one.
         """
         named = {
@@ -629,10 +639,13 @@ class OverlaidBookings:
             "unknown": counts["unknown"] + here.unknown,
         }
 
-    def _count(self, run: int) -> None:
-        """What a record of a run made the base count, beside what was counted here already."""
+    def _count(self, record: RoutingRecord) -> None:
+        """What a record made the base count, beside what was counted here already."""
         overflowed, unknown = self._counted
         self._counted = (self.base.overflowed, self.base.unknown)
         self._counts["unknown"] += self.base.unknown - unknown
-        if not self._here.knows_run(run):
-            self._counts["overflowed"] += self.base.overflowed - overflowed
+        overflowed = self.base.overflowed - overflowed
+        if overflowed and isinstance(record, DecisionsRecord):
+            seen, run = self._here.has_seen, record.run
+            unseen = sum(not seen(run, one.number) for one in record.decisions)
+            self._counts["overflowed"] += min(overflowed, unseen)

@@ -41,7 +41,11 @@ class OwnRecords:
             is_own: whether no other process uses such names: then it says what else is back.
         """
         number = self._numbers.pop(name, 0)
-        if number > self.back and is_own:
+        self.come_back(number if is_own else 0)
+
+    def come_back(self, number: int) -> None:
+        """The log has brought what has that number; 0: another process's."""
+        if number > self.back:
             self.back = number
             while self._numbers and next(iter(self._numbers.values())) < number:
                 self._numbers.popitem(last=False)
@@ -78,11 +82,10 @@ class Stamps(Collection[KeyT], Generic[KeyT]):
 
     def put(self, key: KeyT) -> list[KeyT]:
         """The record that was told last says something of it; what has to go for that."""
-        self._stamps[key] = self._own.last
-        self._stamps.move_to_end(key)
-        if len(self._stamps) <= self._most:
-            return []
-        return [self._stamps.popitem(last=False)[0]]
+        stamps = self._stamps
+        stamps[key] = self._own.last
+        stamps.move_to_end(key)
+        return [stamps.popitem(last=False)[0]] if len(stamps) > self._most else []
 
     def discard(self, key: KeyT) -> None:
         """Nothing is said of it any more."""

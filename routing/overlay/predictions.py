@@ -13,7 +13,12 @@ from routing.bounds import (
 from routing.fold.booking import DecisionKey
 from routing.observed import prediction_rules
 from routing.observed.observations import Observations
-from routing.observed.predicted_blocks import MarkIndex, MarkKey, PredictedMark
+from routing.observed.predicted_blocks import (
+    MarkIndex,
+    MarkKey,
+    PredictedMark,
+    PromptMarks,
+)
 from routing.observed.promises import Promise, promise_of
 from routing.overlay.own_records import OwnRecords, Stamps
 from schemas.routing_records import (
@@ -115,7 +120,7 @@ class _OwnHolders:
         self.absent: Stamps[MarkKey] = Stamps(own, PREDICTED_MARKS_MAX)
         self._own = own
         # By own record, in their order: its number, and the marks that it made.
-        self._made: deque[tuple[int, list[tuple[MarkKey, PredictedMark]]]] = deque()
+        self._made: deque[tuple[int, PromptMarks]] = deque()
 
     def decided(
         self,
@@ -128,30 +133,31 @@ class _OwnHolders:
         capacity_blocks: int = 0,
     ) -> None:
         """See `PredictedHolders`; of an own record, told last."""
-        until, present = time + lasts_s, self.present
-        made = []
-        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
-            key, mark = (target, scope, prefix), PredictedMark(blocks, 0, lasts_s, until)
-            present.take(key)
-            present.put(key, mark)
-            made.append((key, mark))
-            self.absent.discard(key)
-        self._made.append((self._own.last, made))
-        while len(self._made) > PROMISES_OPEN_MAX or len(present) > PREDICTED_MARKS_MAX:
+        until = time + lasts_s
+        made = {
+            prefix: PredictedMark(blocks, 0, lasts_s, until)
+            for blocks, prefix in marks[:DECISION_MARKS_MAX]
+        }
+        prompt = PromptMarks(target, scope, lasts_s, until, made)
+        self.present.put(prompt)
+        if self.absent:
+            for prefix in made:
+                self.absent.discard((target, scope, prefix))
+        self._made.append((self._own.last, prompt))
+        while len(self._made) > PROMISES_OPEN_MAX or len(self.present) > PREDICTED_MARKS_MAX:
             self._leave_first()
 
     def failed(self, target: Target, scope: DecidedScope, marks: Sequence[PrefixMark]) -> None:
         """See `PredictedHolders`."""
         for _, prefix in marks[:DECISION_MARKS_MAX]:
-            self.present.take((target, scope, prefix))
+            self.present.take(target, scope, prefix)
             self.absent.put((target, scope, prefix))
 
     def forget(self, target: Target, model_name: str) -> None:
-        """See `PredictedHolders`. Cost O(marks)."""
-        for _, made in self._made:
-            for key, _ in made:
-                if key[0] == target and key[1].model_name == model_name:
-                    self.present.take(key)
+        """See `PredictedHolders`. Cost O(own records)."""
+        for _, prompt in self._made:
+            if prompt.target == target and prompt.scope.model_name == model_name:
+                self.present.leave(prompt)
 
     def leave(self) -> None:
         """Gives up what came back, or is lost."""
@@ -161,6 +167,4 @@ class _OwnHolders:
 
     def _leave_first(self) -> None:
         """Gives up the marks of the first record but for those that a later one made again."""
-        for key, mark in self._made.popleft()[1]:
-            if self.present.find(key) is mark:
-                self.present.take(key)
+        self.present.leave(self._made.popleft()[1])

@@ -35,7 +35,6 @@ class PlanNode(NamedTuple):
     """An instance that computes prompts.
 
     Attributes:
-        instance_id: its name.
         dp_rank: of the instance.
         wait_s: until it would begin.
         labels: of its registration: where it is.
@@ -120,7 +119,6 @@ def plan(
     instance is quick enough, there is little to compute, or others are not idle, or not quicker.
 
     Args:
-        costs: of one instance.
         prompt: tokens of the prompt.
         cached: of these, tokens that need not be computed.
         nodes: all that could take part, the one first whose place the others go by.

@@ -199,6 +199,12 @@ Terms = tuple[float, float, float, float]
 """Seconds of waiting, loading, fetching and computing: the time to the first token."""
 
 
+def total_s(terms: Terms) -> float:
+    """Of all terms, one after the other: `sum` of newer Pythons rounds otherwise."""
+    wait, load, transfer, prefill = terms
+    return wait + load + transfer + prefill
+
+
 def terms_of(choice: Choice, prompt: int, costs: Costs) -> Terms:
     """Of a choice. Policies that do not look at seconds leave them out of theirs, so they are
     computed here for all.
@@ -220,7 +226,7 @@ def with_terms(record: CandidateRecord, prefix: int, terms: Terms) -> CandidateR
     return msgspec.structs.replace(
         record,
         reasons=(),
-        key=sum(terms),
+        key=total_s(terms),
         prefix=prefix,
         queue_s=queue,
         load_s=load,
@@ -249,7 +255,7 @@ def _judge(choices: Sequence[Choice], asked: DecisionRequest, costs: Costs) -> _
         terms = choice[4:] if choice.prefill_s else terms_of(choice, prompt, one.costs or costs)
         late = False
         if chosen is None or slo:
-            expected = sum(terms)
+            expected = total_s(terms)
             late = bool(slo) and expected > slo
             if late:
                 needed = expected - slo
@@ -260,7 +266,7 @@ def _judge(choices: Sequence[Choice], asked: DecisionRequest, costs: Costs) -> _
         by_name[one.instance_id, one.dp_rank] = (choice, terms, late)
     if chosen is None:
         best = choices[0]
-        predicted = sum(terms_of(best, prompt, best.candidate.costs or costs))
+        predicted = total_s(terms_of(best, prompt, best.candidate.costs or costs))
     return _Judged(by_name, chosen, predicted, shortest)
 
 

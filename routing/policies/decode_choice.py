@@ -22,7 +22,6 @@ class Decoder(NamedTuple):
     """An instance that may decode, with what is known of it.
 
     Attributes:
-        instance_id: its name.
         dp_rank: of the instance.
         running: requests that it decodes.
         kv_tokens: tokens that it holds for these.
@@ -53,7 +52,6 @@ class DecodeRequest(NamedTuple):
     """What is to be decoded.
 
     Attributes:
-        prompt_tokens: of the prompt.
         output_tokens: that are expected.
         prefill_s: how long the prompt is computed: caches come layer by layer meanwhile.
         tbt_slo_s: the objective for the time between two tokens; 0 for none.
@@ -86,7 +84,6 @@ class DecodeChoice(NamedTuple):
 
     Attributes:
         key: the lowest wins.
-        decoder: whom it is about.
         tbt_s: between two tokens, for the new one and for those that run.
         move_s: how long the caches are on their way.
         exposed_s: of that, what the first token's successor waits for.

@@ -29,7 +29,6 @@ class HotClasses:
         with x / (1 - x) above holders / (instances - holders).
 
         Args:
-            name: of the class.
             holders: how many instances hold its first blocks.
             instances: how many there are.
         """

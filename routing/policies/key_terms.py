@@ -88,7 +88,7 @@ def _seconds(one: CandidateRecord) -> Terms:
 
 def _least_delay(one: CandidateRecord, prompt: int, parameters: Any) -> Terms:
     terms = _wait_and_work(one, prompt, parameters)
-    own = one.load_s + one.transfer_s + one.prefill_s
+    own = one.work_s
     return terms | {"others": parameters.others * one.others * own * (one.queue_s + own / 2)}
 
 

@@ -22,6 +22,11 @@ class RecentWork:
         self._requests = self._seconds = 0.0
         self._span_s = FIRST_SPAN  # in which these came
 
+    @property
+    def numbers(self) -> tuple[float, float, float, float]:
+        """All that it knows: when the last came, and requests, seconds and the span of them."""
+        return self._at, self._requests, self._seconds, self._span_s
+
     def note(self, now: float, seconds: float) -> None:
         """A request was sent there that takes it so long. A time before the last one is the last
         one.

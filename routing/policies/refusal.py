@@ -12,13 +12,10 @@ high. (Where it was published, in arXiv 2407.00079, the worst instance counts; t
 
 from collections.abc import Sequence
 from enum import StrEnum
-from math import ceil
 from typing import Final, NamedTuple
 
 from routing.estimates.decode import DecodeTerms
 from schemas.routing_records import Refusal
-
-REFUSED_RETRY_S_MAX: Final = 60  # after which a client that was refused is told to come again
 
 SHED_LOAD: Final = 0.8
 """Above it requests of a priority below 0 are refused."""
@@ -161,14 +158,6 @@ def refuse_at_arrival(rule: RefusalRule, one: Prediction, decode_load: float = 1
 def is_refused_at_decoding(rule: RefusalRule, tbt_s: float, tbt_slo_s: float) -> bool:
     """Whether it is refused when its prompt has been computed, by what is decoded then."""
     return rule is RefusalRule.NOW and _load(tbt_s, tbt_slo_s) > 1.0
-
-
-def retry_after_s(ttft_s: float, ttft_slo_s: float) -> int:
-    """After how many whole seconds the best instance would meet the objective, if nobody else came:
-    from 1 to `REFUSED_RETRY_S_MAX`.
-    """
-    late_s = max(ttft_s - ttft_slo_s, 0.0)
-    return max(ceil(min(late_s, float(REFUSED_RETRY_S_MAX))), 1)
 
 
 def _load(seconds: float, objective_s: float) -> float:

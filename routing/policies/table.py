@@ -1,6 +1,8 @@
 """The policies by name. One entry adds a policy everywhere: the simulator, and whoever routes."""
 
+import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -32,7 +34,15 @@ from routing.policies.ttft import (
 )
 from schemas.errors import ConfigurationError
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Policy", "PolicyError", "find_policy", "parse_policy"]
+__all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Policy",
+    "PolicyError",
+    "find_policy",
+    "parse_policy",
+    "policy_digest",
+]
 
 
 class PolicyError(ConfigurationError):
@@ -105,6 +115,12 @@ def find_policy(name: str, policies: Mapping[str, Policy] = POLICIES) -> Policy:
     if policy is None:
         raise PolicyError(f"Expected a policy of {', '.join(policies)}, got: {name}")
     return policy
+
+
+@lru_cache(maxsize=256)
+def policy_digest(policy: str) -> str:
+    """Tells policies with other parameters apart."""
+    return hashlib.sha256(policy.encode()).hexdigest()[:16]
 
 
 def parse_policy(text: str, policies: Mapping[str, Policy] = POLICIES) -> tuple[str, Parameters]:

@@ -182,8 +182,6 @@ def to_request(
 
     Args:
         asked: as decoded.
-        block_size: of the model's workers.
-        kernel: that is asked.
         candidates: who may be chosen.
         is_ready: whether what the kernel says counts.
         reserve: whether it is booked.

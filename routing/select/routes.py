@@ -79,10 +79,7 @@ class SelectService:
         monotonic: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        view: of the table.
         registry: that registers workers.
-        router: that decides.
-        tracer: of the service.
         """
         self.catalogue = Catalogue(view, registry, monotonic)
         self._view = view

@@ -42,8 +42,6 @@ class Partition(NamedTuple):
     """The workers of a model and a routing group.
 
     Attributes:
-        model_name, routing_group: which.
-        block_size: of all of them.
         ranks: the registrations, sorted by worker and rank.
     """
 

@@ -16,20 +16,15 @@ from brokers.errors import AWAY
 from brokers.options import ClientOptions
 from routing.bounds import ROUTING_CHUNKS_MAX
 from routing.fold.chunks import chunks_of
-from routing.log.recovery import ROUTING_PARTITION, RecoveredFold, recover_fold
+from routing.log.recovery import RecoveredFold, recover_fold
+from routing.log.topics import ROUTING_PARTITION, RoutingTopics
 from schemas.errors import StorageError
-from schemas.limits import TABLE_PRODUCER_STOP_S
-from schemas.topics import RoutingTopics
 
 
 class RoutingStateTopic:
     """See the module. One owner; calls may not overlap."""
 
     def __init__(self, options: ClientOptions, topics: RoutingTopics) -> None:
-        """Args:
-        options: of the clients.
-        topics: of routing.
-        """
         self._options = options
         self._topics = topics
         self._producer: EpochProducer | None = None
@@ -47,7 +42,7 @@ class RoutingStateTopic:
         try:
             await start_client(producer)
         except BaseException:
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)
             raise
         self._producer = producer
         recovered = await recover_fold(self._options, self._topics)
@@ -90,4 +85,4 @@ class RoutingStateTopic:
         """Gives the partition up; a checkpoint under way counts or does not."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)

@@ -17,15 +17,15 @@ from logs.interface import LogEntry
 from logs.topic import read_past_corruption
 from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold
-from routing.log.recovery import ROUTING_PARTITION
+from routing.log.topics import ROUTING_PARTITION, RoutingTopics
 from routing.worker.state import RoutingStateTopic
 from schemas.causes import cause_of
 from schemas.clock import REAL_CLOCK
 from schemas.codec import decode_routing
 from schemas.errors import RecordError, RepriseError
+from schemas.folded_work import FoldedWork
 from schemas.limits import ENTRIES_NAMED_MAX, SPAN_LINKS_MAX
 from schemas.routing_records import RoutingRecord, traces_of
-from schemas.topics import RoutingTopics
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.worker.gaps import check_gap
 
@@ -54,12 +54,9 @@ class RoutingTable:
         tracer: Tracer = NO_TRACER,
     ) -> None:
         """Args:
-        options: of the clients.
-        topics: of routing.
         state: where checkpoints are; None: in their topic.
         clock: monotonic seconds.
         unix_ns: Unix nanoseconds.
-        tracer: of the process.
         """
         self.counters: Counter[str] = Counter()
         self._options = options
@@ -138,6 +135,10 @@ class RoutingTable:
     def covered(self, partition: int) -> int | None:
         """See `PartitionOwner`."""
         return None if self._fold is None or partition != ROUTING_PARTITION else self._kept + 1
+
+    def last_work(self, partition: int) -> FoldedWork | None:
+        """See `PartitionOwner`: nothing, for who writes the log waits for no fold."""
+        return None
 
     async def check(self) -> None:
         """See `PartitionOwner`: nothing, for whoever finds no checkpoint reads the log."""

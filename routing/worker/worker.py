@@ -19,14 +19,15 @@ import threading
 from typing import Final
 
 from brokers.outages import Outage
+from routing.log.topics import RoutingTopics
 from routing.worker.table import RoutingTable
 from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Level, Part
 from schemas.errors import ConfigurationError, NewerVersionError
 from schemas.limits import SHUTDOWN_S
 from schemas.tracing import NO_TRACER, Tracer
-from streams.worker.runner import AppRunner, FoldedTopic, LoopSpoiledError, wait_for
-from streams.worker.worker import StreamsSettings
+from streams.worker.runner import AppRunner, LoopSpoiledError, WorkerTopic, wait_for
+from streams.worker.worker_settings import StreamsSettings
 
 ROUTING_FOLD_S: Final = 0.2  # routing records are gathered before they are folded: nobody waits
 ROUTING_REFUSED_S: Final = 30.0  # after which topics of routing are tried again that cannot be used
@@ -48,20 +49,16 @@ class RoutingWorker(AppRunner):
         *,
         tracer: Tracer = NO_TRACER,
     ) -> None:
-        """Args:
-        settings: of the worker.
-        conditions: of the worker.
-        tracer: of the process.
-
-        Raises:
-            ConfigurationError: the settings cannot be used.
+        """Raises:
+        ConfigurationError: the settings cannot be used.
         """
         kafka = settings.kafka
-        folded = FoldedTopic(
+        self._topics = RoutingTopics.of(kafka)
+        folded = WorkerTopic(
             "Routing",
             kafka.group("routing"),
-            kafka.routing.log.name,
-            kafka.routing,
+            self._topics.log.name,
+            self._topics,
             ROUTING_FOLD_S,
             settings.session_timeout_s,
             Part.ROUTING,
@@ -75,7 +72,7 @@ class RoutingWorker(AppRunner):
 
     def make_owner(self) -> RoutingTable:
         """See `AppRunner`."""
-        self.table = RoutingTable(self._options, self._kafka.routing, tracer=self._tracer)
+        self.table = RoutingTable(self._options, self._topics, tracer=self._tracer)
         return self.table
 
     async def run(self) -> None:
@@ -97,9 +94,6 @@ class RoutingThread:
     """Runs a `RoutingWorker` on a loop of its own."""
 
     def __init__(self, worker: RoutingWorker) -> None:
-        """Args:
-        worker: to be run.
-        """
         self._worker = worker
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="routing", daemon=True)

@@ -23,7 +23,6 @@ class FoldedLedgers(NamedTuple):
 
     Attributes:
         positions: what was folded of each partition that has anything.
-        ledgers, states: of each publisher.
     """
 
     positions: tuple[Position, ...]

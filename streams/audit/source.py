@@ -1,12 +1,29 @@
 """Answers that are kept, as a log of either form takes them."""
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 from logs.source import RecordSource, WindowEntry
 from schemas.answer_records import encode_answers
 from schemas.clock import REAL_CLOCK
-from schemas.topics import encode_run
+from schemas.limits import ANSWERS_PARTITION_BYTES, EVENTS_RETENTION_MS
+from schemas.topics import LARGEST, Cleanup, TopicShape, encode_run
 from streams.kernel.interface import AuditQueue
+
+ANSWERS_RETENTION_MS: Final = EVENTS_RETENTION_MS  # an older answer can be proven no more
+ANSWERS_PARTITIONS: Final = 4
+
+ANSWERS_TOPIC: Final = TopicShape(
+    "answers",
+    ANSWERS_PARTITIONS,
+    Cleanup.DELETE,
+    {
+        "retention.ms": str(ANSWERS_RETENTION_MS),
+        "retention.bytes": str(ANSWERS_PARTITION_BYTES),
+    }
+    | LARGEST,
+)
+"""Readers take it with any number of partitions."""
 
 
 class AnswersSource(RecordSource[tuple[int, bytes]]):

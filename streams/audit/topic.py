@@ -4,6 +4,7 @@ All of one run goes to one partition, in the order of its numbers.
 """
 
 from collections.abc import Awaitable, Callable
+from typing import Self
 
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Producer
@@ -13,15 +14,13 @@ from logs.shared_condition import SharedCondition
 from logs.topic_writer import TopicWriter, WrittenTopic
 from schemas.conditions import Conditions, Part
 from schemas.limits import AUDIT_QUEUE_BYTES, MIB
-from streams.audit.source import AnswersSource
+from streams.audit.source import ANSWERS_TOPIC, AnswersSource
 
 
 class AnswersWriter(TopicWriter[tuple[int, bytes]]):
-    """Writes what a queue has.
+    """Writes what a queue has."""
 
-    Attributes:
-        answers: the queue, with what became of its answers.
-    """
+    source: AnswersSource
 
     def __init__(
         self,
@@ -34,14 +33,10 @@ class AnswersWriter(TopicWriter[tuple[int, bytes]]):
         prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Args:
-        settings: of the deployment.
-        options: of its clients.
-        answers: to be written.
         conditions: set while they cannot be written.
         make_producer, prepare: see `TopicWriter`; None: of the clients' options.
         """
-        self.answers = answers
-        spec = settings.answers
+        spec = settings.topic(ANSWERS_TOPIC)
         topic = WrittenTopic(
             settings,
             spec,
@@ -56,3 +51,8 @@ class AnswersWriter(TopicWriter[tuple[int, bytes]]):
             make_producer=make_producer or Clients(options).answers_producer,
             prepare=prepare,
         )
+
+    @property
+    def writer(self) -> Self:
+        """See `ReplicaRun`."""
+        return self

@@ -22,6 +22,7 @@ from schemas.identities import Offset
 from schemas.limits import TABLE_FLUSH_CHANGES_MAX, TAIL_REACH_S
 from schemas.positions import LogBounds
 from streams.audit.chains import RecordPlace, Vector, bounds_of, by_rising_sum, chains_of, vector_of
+from streams.audit.source import ANSWERS_TOPIC
 from streams.audit.verification import AnswerNumbers, VerificationResult, answer_again, check_seed
 from streams.kernel import open_kernel
 from streams.table.fold import NO_OFFSET, Fold
@@ -214,7 +215,7 @@ def verify_topics(settings: KafkaSettings, on_progress: Tell = silent) -> Verifi
 
 async def _verify_topics(settings: KafkaSettings, on_progress: Tell) -> VerificationResult:
     options = client_options(settings)
-    named = (settings.answers.name, settings.topics.events.name)
+    named = (settings.topic(ANSWERS_TOPIC).name, settings.topics.events.name)
 
     async def look() -> list[Mapping[int, LogBounds]]:
         await check_access(options)

@@ -25,7 +25,7 @@ from schemas.codec import decode_answers
 from schemas.errors import PastError, RecordError, RecordFormatError
 from schemas.identities import Offset, PrefixScope, StreamKey
 from schemas.limits import AUDIT_SHOWN_MAX, BLOCK_SIZE_MAX, TABLE_FLUSH_CHANGES_MAX
-from streams.audit.log import DIRECTORY, ReadOnlyAnswers
+from streams.audit.log import ANSWERS
 from streams.history.past_fold import FlushPoint, Past
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
@@ -55,7 +55,6 @@ class VerificationResult:
     """What came of all answers.
 
     Attributes:
-        answers: that were read.
         lowest, highest: by partition, the positions that they were given at.
         agreed, disagreed: of those that could be derived again.
         beyond: those that could not; `beyond_reason` says why, of the first one.
@@ -249,7 +248,6 @@ class AnswersVerification:
     """Verifies a log of answers against a log of records.
 
     Args:
-        answers: the former.
         log, history: see `RisingFolds`.
     """
 
@@ -386,7 +384,7 @@ def verify_answers(
     """
     with ExitStack() as opened:
         # The answers first: what they are of is in the log by then.
-        answers = ReadOnlyAnswers(data / DIRECTORY)
+        answers = ANSWERS.read_only(data)
         opened.callback(answers.close)
         log = ReadOnlyLog(data / "log")
         opened.callback(log.close)

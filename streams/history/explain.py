@@ -30,13 +30,10 @@ class BlockChange(NamedTuple):
     """What one record did to a block.
 
     Attributes:
-        offset: of the record.
         time: when its bridge wrote it, Unix seconds.
-        kind: of the record.
         what: `stored`, `removed`, or what else ended it: `cleared`, and the record's kind.
         incarnation, sequence: of the batch; -1 where the record has none.
         engine_time: of the record's last batch, Unix seconds; 0.0 where it has none.
-        dp_rank, medium, shared: of the holder.
     """
 
     offset: int
@@ -97,7 +94,6 @@ class Question(NamedTuple):
     """What is to be explained.
 
     Attributes:
-        scope: of the query.
         prefixes: makes the prefix hash of each block of the prompt, (n,) u64 LE.
         instance_id: whose answer.
         is_cut: whether one more block ends the prompt, which has no hash: of blocks of pairs.

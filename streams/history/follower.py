@@ -56,8 +56,6 @@ class HistoryFollower(Follower):
     """See the module. `start` and `stop` it from one thread.
 
     Attributes:
-        logs: of the topic.
-        tables: past ones.
         is_recording: whether records are read, and kept.
         internal_errors: unexpected ones.
     """
@@ -75,12 +73,7 @@ class HistoryFollower(Follower):
         prepare: Callable[[], Awaitable[None]],
     ) -> None:
         """Args:
-        data: the directory.
-        options: of Kafka's clients.
-        topic: the events.
-        partitions: how many it has.
         make_kernel: an empty one, of the seed of all roles.
-        bytes_max: how much is kept.
         conditions: where it is said that the past is not kept now.
         prepare: waits for the topics.
 

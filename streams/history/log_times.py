@@ -31,7 +31,7 @@ def offset_at(log: ReadableLog, seconds: float, *, now: float) -> Offset:
     begin = low
     while low < high:
         middle = (low + high) // 2
-        found, written_at = _next_written(log, middle, high)
+        found, written_at = first_written(log, middle, high)
         if written_at is None or written_at > seconds:
             high = middle
         else:
@@ -44,8 +44,10 @@ def offset_at(log: ReadableLog, seconds: float, *, now: float) -> Offset:
     return Offset(low - 1)
 
 
-def _next_written(log: ReadableLog, start: int, end: int) -> tuple[int, float | None]:
-    """The first record from `start` on that can be read, and when it was written."""
+def first_written(log: ReadableLog, start: int, end: int) -> tuple[int, float | None]:
+    """The first record from `start` on that can be read, and when it was written; the end and None
+    where there is none before it.
+    """
     for entry in islice(log.read(Offset(start)), end - start):
         try:
             return entry.offset, decode_log_record(entry.value).bridge_time

@@ -5,7 +5,6 @@ It is what a fold of the whole log up to the position gives, for the streams tha
 are exact at a flush, and the fold is the same one.
 """
 
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice, takewhile
@@ -13,18 +12,16 @@ from typing import Final, NamedTuple
 
 from logs.interface import LogEntry, ReadableLog
 from schemas.clock import REAL_CLOCK
-from schemas.codec import decode_log_record, decode_record_events, decode_row_body
+from schemas.codec import decode_log_record, decode_row_body
 from schemas.errors import PastError, RecordError, StorageError
-from schemas.events import ClearedBlocks, StoredBlocks
 from schemas.identities import ModelContext, Offset
 from schemas.limits import GIB, HISTORY_ANSWER_S
-from schemas.records import BridgeRecord, EventsRecord
+from schemas.records import BridgeRecord
+from streams.history.log_times import first_written
+from streams.history.needed_rows import NeededRows
 from streams.history.rows_as_of import RowsAsOf, StreamFilter
 from streams.history.store import FlushRun, HistoryStore, RunBounds
-from streams.kernel import change_selection
-from streams.kernel.changes import engine_key
 from streams.kernel.interface import Kernel
-from streams.kernel.selection import ChangeSelection
 from streams.table.fold import NO_OFFSET, Fold
 from streams.table.rows import bodies
 from streams.table.rows.format import (
@@ -32,6 +29,7 @@ from streams.table.rows.format import (
     REGISTRATION,
     RowKind,
     decode_row,
+    parse_context_prefix,
     parse_publisher_key,
 )
 from streams.table.rows.reader import RowReader
@@ -65,8 +63,6 @@ class Past:
     """Folds as of past positions of one partition. Any thread.
 
     Args:
-        store: what was recorded.
-        log: the partition's.
         make_kernel: an empty kernel, of the seed that the rows were made with.
 
     Attributes:
@@ -166,11 +162,11 @@ class Past:
         tail = self._tail(flushed.covers, position, wanted)
         fold = Fold(kernel or self._make_kernel(), partition=self.partition)
         if flushed.run is not None:
-            selection = None
+            needed = None
             if blocks is not None and self._is_all_registered(flushed, wanted, blocks.lora_name):
-                # What the records since name decides what becomes of them: it has to be there, too.
-                selection = change_selection(blocks.prefixes, b"".join(map(_keys_of, tail)))
-            self._load(fold, flushed.run, flushed.covers, wanted, selection)
+                contexts = map(parse_context_prefix, self._store.context_prefixes(flushed.run))
+                needed = NeededRows(blocks.prefixes, (entry.value for entry in tail), contexts)
+            self._load(fold, flushed.run, flushed.covers, wanted, needed)
         for entry in tail:
             fold.apply(entry.offset, entry.value)
         fold.kernel.take_changes()
@@ -260,6 +256,14 @@ class Past:
         """The next offset of the log."""
         return self._log().end_offset
 
+    def written_at(self, offset: int) -> float | None:
+        """When a record was written, Unix seconds of its bridge's clock; None where it cannot be
+        read, or is not there yet.
+        """
+        log = self._log()
+        found, seconds = first_written(log, offset, min(offset + 1, int(log.end_offset)))
+        return seconds if found == offset else None
+
     def changes_of(self, context: ModelContext) -> Iterator[tuple[int, bytes]]:
         """All changes of a context that are kept, as of which flush each, a row at a time. Cost
         O(rows).
@@ -347,10 +351,10 @@ class Past:
         run: FlushRun,
         covers: int,
         wanted: StreamFilter,
-        selection: ChangeSelection | None = None,
+        needed: NeededRows | None = None,
     ) -> None:
         reader = RowReader(fold.kernel, strict=True)
-        reader.load(RowsAsOf(self._store, run, covers, wanted, selection))
+        reader.load(RowsAsOf(self._store, run, covers, wanted, needed))
         fold.restore(
             Offset(covers),
             reader.publishers,
@@ -368,29 +372,3 @@ def is_wanted(encoded: bytes, wanted: StreamFilter) -> bool:
     except RecordError:
         return False
     return isinstance(record, BridgeRecord) or wanted(record.stream)
-
-
-def _keys_of(entry: LogEntry) -> bytes:
-    """All engine keys that a record names, (n,) u64 LE."""
-    record = decode_log_record(entry.value)
-    if not isinstance(record, EventsRecord):
-        return b""
-    try:
-        events = decode_record_events(record)
-    except RecordError:
-        return b""  # the fold skips it, too
-    named = []
-    for event in events:
-        if isinstance(event, ClearedBlocks):
-            continue
-        hashes = event.hashes
-        if isinstance(event, StoredBlocks):
-            # What an engine calls by an object's alias decides where the object is found.
-            named.append(event.aliases)
-            if event.parent is not None:
-                hashes += event.parent.to_bytes(8, "little")
-        if event.group:
-            keys = (engine_key(one, event.group) for (one,) in struct.iter_unpack("<Q", hashes))
-            hashes = b"".join(key.to_bytes(8, "little") for key in keys)
-        named.append(hashes)
-    return b"".join(named)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from schemas.identities import Offset, PublisherKey
-from schemas.positions import Position, PublisherState
+from schemas.positions import Heartbeat, Position, PublisherState
 from schemas.registration import LiveRegistration
 from streams.history.past_fold import Blocks, Past
 from streams.history.rows_as_of import StreamFilter
@@ -24,7 +24,7 @@ class PastTable(NamedTuple):
 
     Attributes:
         positions: of each partition, what was folded.
-        sources: who confirmed publishers, by then.
+        heartbeats: of those that had confirmed publishers by then, the last ones.
     """
 
     kernel: Kernel
@@ -32,7 +32,7 @@ class PastTable(NamedTuple):
     publishers: Mapping[PublisherKey, PublisherState]
     registrations: Mapping[PublisherKey, LiveRegistration]
     states: ScopeStates
-    sources: frozenset[ConfirmationSource]
+    heartbeats: Mapping[ConfirmationSource, Heartbeat]
 
 
 class PastTables:
@@ -83,20 +83,21 @@ class PastTables:
         kernel, states = self._make_kernel(), ScopeStates()
         publishers: dict[PublisherKey, PublisherState] = {}
         registrations: dict[PublisherKey, LiveRegistration] = {}
-        sources: set[ConfirmationSource] = set()
+        heartbeats: dict[ConfirmationSource, Heartbeat] = {}
         for past, (partition, offset) in zip(self.pasts, positions, strict=True):
             fold = past.fold_as_of(Offset(offset), wanted, blocks=blocks, kernel=kernel)
             publishers |= fold.publishers
             registrations |= fold.registrations
-            sources |= {ConfirmationSource(partition, bridge) for bridge in fold.bridges}
+            heartbeats |= {
+                ConfirmationSource(partition, bridge): heard
+                for bridge, heard in fold.bridges.items()
+            }
             for publisher, state in fold.publishers.items():
                 states.put(publisher, state, partition)
             for publisher, registered in fold.registrations.items():
                 if registered.registration.has_events:
-                    states.register(publisher, True)
-        return PastTable(
-            kernel, tuple(positions), publishers, registrations, states, frozenset(sources)
-        )
+                    states.register(publisher, True, registered.registration)
+        return PastTable(kernel, tuple(positions), publishers, registrations, states, heartbeats)
 
     def forget(self) -> None:
         """Gives back what was kept of earlier tables."""

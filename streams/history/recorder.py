@@ -6,16 +6,16 @@
                          the flush that they are as of
 
 So a history has fewer flushes than its table: what lies between is folded from the log
-(`streams.history.past_fold`). A crash may cost its end; `resume` copies that from the table's own
-rows, which still have it.
+(`streams.history.past_fold`). A crash costs its end, at most HISTORY_SYNC_S and a write buffer
+(`storage.rocksdb`); `resume` copies that from the table's own rows, which still have it.
 
 A history that cannot be written costs the past, and nothing else: its table goes on, and it begins
 a run of its own once it can be written again.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from schemas.clock import REAL_CLOCK
 from schemas.errors import StorageError
@@ -26,27 +26,13 @@ from streams.bounds import HISTORY_RETRY_S
 from streams.history.store import FlushRun, HistoryStore, context_key, flush_key, plain_key
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
+from streams.table.store import TableStore
 
 HISTORY_BATCH_BYTES: Final = 512 * KIB  # of rows, written at once
 HISTORY_FLUSH_S: Final = 1.0  # how often a flush is marked: what lies behind is folded from the log
+HISTORY_SYNC_S: Final = 600.0  # how often it is synced, where little is written: what a kill costs
 
 _logger = logging.getLogger(__name__)
-
-
-class StoredTable(Protocol):
-    """What a recorder needs of a table's own rows."""
-
-    def covered(self) -> int | None:
-        """What the rows cover, or None."""
-        ...
-
-    def read(self, prefix: bytes, /) -> Iterable[tuple[bytes, bytes]]:
-        """The rows whose keys begin so."""
-        ...
-
-    def all_rows(self) -> Iterable[RowWrite]:
-        """Every row; `covered` is the last."""
-        ...
 
 
 class HistoryRecorder:
@@ -65,7 +51,6 @@ class HistoryRecorder:
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         """Args:
-        store: where to.
         seed: of the prefix hash.
         partition: of the log.
         clock: monotonic seconds.
@@ -76,10 +61,11 @@ class HistoryRecorder:
         self._partition = partition
         self._clock = clock
         self._run: FlushRun | None = None
-        self._table: StoredTable | None = None
+        self._table: TableStore | None = None
         self._since = self._complete_from = 0
         self._forget_waiting()
         self._due_at = clock() + HISTORY_FLUSH_S
+        self._sync_at = clock() + HISTORY_SYNC_S
         self._retry_at = 0.0
 
     def _forget_waiting(self) -> None:
@@ -89,7 +75,7 @@ class HistoryRecorder:
 
     # What the table tells
 
-    def begin(self, table: StoredTable, log: LogBounds) -> None:
+    def begin(self, table: TableStore, log: LogBounds) -> None:
         """The table begins anew, empty, to be folded from what the log has; `table` has its rows
         from now on.
         """
@@ -98,7 +84,7 @@ class HistoryRecorder:
         self._known_again(log)
         self._attempt(lambda: self._begin(since=self._since, begun_at=log.end))
 
-    def resume(self, table: StoredTable, log: LogBounds) -> None:
+    def resume(self, table: TableStore, log: LogBounds) -> None:
         """The table goes on with these rows, and folds the rest of the log: what is missing of them
         is copied, or all of them into another run, where they do not follow on what is here. Cost
         O(rows) where some are missing.
@@ -195,7 +181,7 @@ class HistoryRecorder:
             if last.last < covered or self._rewritten(table, last.run, last.last):
                 self._copy(table, newer_than=last.last)
 
-    def _rewritten(self, table: StoredTable, run: FlushRun, covers: int) -> set[bytes]:
+    def _rewritten(self, table: TableStore, run: FlushRun, covers: int) -> set[bytes]:
         """What the keys of those contexts begin with whose rows are of another generation than
         those that the run has as of a flush.
         """
@@ -206,7 +192,7 @@ class HistoryRecorder:
             if known.get(key) != value
         }
 
-    def _copy(self, table: StoredTable, *, newer_than: int | None) -> None:
+    def _copy(self, table: TableStore, *, newer_than: int | None) -> None:
         """The table's rows; or of those that the run has up to a flush, what came after it."""
         run = self._run
         assert run is not None
@@ -274,3 +260,6 @@ class HistoryRecorder:
         self._batch.put(flush_key(run, covers), covered)
         self._plain, self._covered = {}, None
         self._write_contexts()
+        if self._clock() >= self._sync_at:
+            self._sync_at = self._clock() + HISTORY_SYNC_S
+            self._store.begin_sync()

@@ -9,7 +9,6 @@ class HistoryRetention:
     """Drops what the log no longer reaches, and the oldest of what is above a bound.
 
     Args:
-        store: of it.
         bytes_max: about how much is kept, of all partitions.
     """
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from schemas.identities import StreamKey, is_waiting
+from schemas.identities import StreamKey
+from streams.history.needed_rows import NeededRows
 from streams.history.store import FlushRun, HistoryStore
-from streams.kernel.selection import ChangeSelection
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowKind
 
@@ -16,11 +16,8 @@ class RowsAsOf:
     """Implements `streams.table.rows.source.RowSource` over one flush of a run.
 
     Args:
-        store: has them.
-        run, covers: which flush.
         wanted: rows of other streams are left out.
-        selection: of the changes in the rows of contexts, but of those in which objects wait; None
-            for all.
+        needed: of the changes in the rows of contexts; None for all.
     """
 
     def __init__(
@@ -29,13 +26,13 @@ class RowsAsOf:
         run: FlushRun,
         covers: int,
         wanted: StreamFilter,
-        selection: ChangeSelection | None = None,
+        needed: NeededRows | None = None,
     ) -> None:
         self._store = store
         self._run = run
         self._covers = covers
         self._wanted = wanted
-        self._selection = selection
+        self._needed = needed
 
     def covered(self) -> bytes | None:
         """See `RowSource`."""
@@ -58,9 +55,8 @@ class RowsAsOf:
 
     def context_rows(self, prefix: bytes) -> Iterator[tuple[bytes, bytes | None]]:
         """See `RowSource`."""
-        lora_name = rows.parse_context_prefix(prefix).lora_name
-        # Of objects that wait it is not known yet of which blocks they are.
-        selection = None if is_waiting(lora_name) else self._selection
+        needed = self._needed
+        selection = None if needed is None else needed.of(rows.parse_context_prefix(prefix))
         for key, value in self._store.context_rows(self._run, prefix, self._covers):
             if selection is None:
                 yield key, value

@@ -227,10 +227,10 @@ class HistoryStore:
         self._db.write(batch)
         return dropped
 
-    def sync(self) -> None:
-        """Makes what was written survive a power cut."""
+    def begin_sync(self) -> None:
+        """Begins to make what was written survive a kill, and a power cut; returns at once."""
         with disk_errors("sync the history", self.path):
-            self._db.sync()
+            self._db.begin_flush()
 
     # Reading
 

@@ -1,11 +1,11 @@
 """The prefix index in memory. `open_kernel` gives the fastest kernel that this installation has."""
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-from schemas.arrays import ArrayPacker, PythonArrayPacker
+from schemas.arrays import ArrayPacker, MessageRun, PythonArrayPacker
 from streams.bounds import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.interface import Kernel
 from streams.kernel.reference import ReferenceKernel
@@ -21,8 +21,10 @@ __all__ = [
     "Kernel",
     "array_packer",
     "change_selection",
+    "message_run",
     "native_audit_queue",
     "native_available",
+    "native_boards",
     "native_listener",
     "open_kernel",
     "socket_reader",
@@ -31,11 +33,19 @@ __all__ = [
 native_listener: Callable[..., Any] | None = None if _native is None else _native.Listener
 """Makes a `query_api.http.plain_listener.PlainListener`; None without the Rust kernel."""
 
+native_boards: Callable[..., Any] | None = None if _native is None else _native.RouteBoards
+"""Makes a `routing.decisions.kernel_boards.RouteBoards`; None without the Rust kernel."""
+
 native_audit_queue: Callable[..., Any] | None = None if _native is None else _native.AuditQueue
 """Makes a `streams.kernel.interface.AuditQueue`; None without the Rust kernel."""
 
 socket_reader: Callable[..., Any] | None = None if _native is None else _native.SocketReader
 """Reads for `bridge.sockets.reader.NativeReader`; None without the Rust kernel."""
+
+message_run: Callable[[Sequence[Sequence[bytes]]], MessageRun] | None = (
+    None if _native is None else _native.MessageRun
+)
+"""Makes a run of the frames of messages, as that reader does; None without the Rust kernel."""
 
 
 change_selection: Callable[[bytes, bytes], ChangeSelection] = (

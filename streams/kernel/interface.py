@@ -133,7 +133,6 @@ class PlainAnswer(NamedTuple):
     """The answer to a plain query, written by the kernel.
 
     Attributes:
-        scope: that was asked.
         tokens: of the prompt.
         hit_tokens: the most that one instance holds of it.
         text: the body, in the form of the request's.

@@ -21,6 +21,7 @@ from schemas.events import (
     is_placeholder,
 )
 from schemas.identities import (
+    CHUNKS_DIFFER,
     COPIES_UNKNOWN,
     GROUPS,
     GROUPS_DIFFER,
@@ -158,7 +159,10 @@ long as it has an object of it.
 
 OVERFLOW: Final = "overflow"
 OVERFLOW_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 1)
-"""Stands for all that no longer had room among what is left out."""
+"""Stands for what no longer had room among what is left out, and for good: it is not counted."""
+
+OVERFLOWED_KEY: Final = LEFT_OUT_MASK ^ (2**64 - 2)
+"""The same, counted by tier: a removal of what is known nowhere is of one of these."""
 
 
 class _Entry:
@@ -531,23 +535,30 @@ class ReferenceKernel:
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, event, key, scope, prefix)
             return
-        if self._store_tokens(publisher, owner, event, keys) and event.group == 0:
+        if self._store_tokens(publisher, owner, event, keys, moves) and event.group == 0:
             for value in hashes:
                 self._join(owner.domain, scope, value)
 
     def _store_tokens(
-        self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, keys: list[int]
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        event: StoredBlocks,
+        keys: list[int],
+        moves: Moves,
     ) -> bool:
-        """False where the blocks follow on one that the publisher does not hold."""
+        """False where the blocks follow on one that the publisher does not hold, nor has moved."""
         scope = owner.scope(event.lora_name)
         previous: int | None = None
         if event.parent is not None:
-            parent = owner.entries.get(engine_key(event.parent, event.group))
-            if parent is None or parent.scope != scope:
+            key = engine_key(event.parent, event.group)
+            entry = owner.entries.get(key)
+            parent = moves.find(key) if entry is None else (entry.scope, entry.prefix)
+            if parent is None or parent[0] != scope:
                 self._counters["unknown_parent"] += len(keys)
                 self._leave_out(publisher, owner, event, keys, REASONS["unknown_parent"])
                 return False
-            previous = parent.prefix
+            previous = parent[1]
         for key, local in zip(keys, self._locals(event), strict=True):
             previous = chained(previous, local, self.seed)
             self._hold(publisher, owner, event, key, scope, previous)
@@ -775,18 +786,18 @@ class ReferenceKernel:
         """Keeps that the publisher holds these, and that no answer counts them: until it removes
         them, clears, or announces them so that they can be used.
         """
+        tier = tier_of(event.medium, shared=event.shared)
         if event.left_out:
             is_short = len(event.left_out.encode()) <= LEFT_OUT_REASON_BYTES_MAX
             reason = event.left_out if is_short else "other"
         elif reason == REASONS["block_size_mismatch"]:
-            reason = f"{reason}:{event.block_size}"
+            reason = f"{reason}:{event.block_size}" if tier == GPU_TIER else CHUNKS_DIFFER
         for key in keys:
-            tier = tier_of(event.medium, shared=event.shared)
             key ^= LEFT_OUT_MASK
             entry = owner.entries.get(key)
             scope = owner.scope(LEFT_OUT + reason) if entry is None else entry.scope
             if entry is None and not self._has_room(scope, owner.left_out()):
-                self._note_overflow(publisher, owner)
+                self._note_overflow(publisher, owner, tier)
                 continue
             count = entry.counts[tier] if entry is not None else 0
             if count and (event.reported or count == HOLD_COUNT_MAX):
@@ -867,7 +878,7 @@ class ReferenceKernel:
         scope, left_out = owner.scope(LEFT_OUT + COPIES_UNKNOWN), owner.left_out()
         if not self._has_room(scope, left_out):
             self._lower(publisher, owner, key, tier, 0)
-            self._note_overflow(publisher, owner)
+            self._note_overflow(publisher, owner, tier, count)
             return False
         self._move(publisher, owner, key, tier, scope)
         return left_out.get(scope, 0) < self._left_out_max // COPIES_KEPT_SHARE
@@ -900,7 +911,7 @@ class ReferenceKernel:
         if key in owner.entries:
             return
         if not self._has_room(scope, owner.left_out()):
-            self._note_overflow(publisher, owner)
+            self._note_overflow(publisher, owner, tier, HOLD_COUNT_MAX + 1)
             return
         self._change(publisher, owner, scope, Change(key, key, owner.dp_rank, tier, Op.SET, 1))
 
@@ -909,11 +920,30 @@ class ReferenceKernel:
         is_full = sum(left_out.values()) >= self._left_out_max
         return not is_full and (scope in left_out or len(left_out) < LEFT_OUT_REASONS_MAX)
 
-    def _note_overflow(self, publisher: PublisherId, owner: _Publisher) -> None:
+    def _note_overflow(
+        self, publisher: PublisherId, owner: _Publisher, tier: int, times: int = 1
+    ) -> None:
+        """Something has no room that so many removals end; more than can be counted: none."""
         self._counters["left_out_overflow"] += 1
-        if OVERFLOW_KEY not in owner.entries:
-            change = Change(OVERFLOW_KEY, OVERFLOW_KEY, owner.dp_rank, 0, Op.SET, 1)
-            self._change(publisher, owner, owner.scope(LEFT_OUT + OVERFLOW), change)
+        scope = owner.scope(LEFT_OUT + OVERFLOW)
+        entry = owner.entries.get(OVERFLOWED_KEY)
+        count = times + (entry.counts[tier] if entry is not None else 0)
+        if count > HOLD_COUNT_MAX:
+            if OVERFLOW_KEY not in owner.entries:
+                change = Change(OVERFLOW_KEY, OVERFLOW_KEY, owner.dp_rank, 0, Op.SET, 1)
+                self._change(publisher, owner, scope, change)
+            return
+        change = Change(OVERFLOWED_KEY, OVERFLOWED_KEY, owner.dp_rank, tier, Op.SET, count)
+        # An engine may have named a block so.
+        self._change(publisher, owner, scope if entry is None else entry.scope, change)
+
+    def _lower_overflow(self, publisher: PublisherId, owner: _Publisher, tier: int) -> bool:
+        """What is removed was one of those without room; False where there is none."""
+        entry = owner.entries.get(OVERFLOWED_KEY)
+        count = entry.counts[tier] if entry is not None else 0
+        if count:
+            self._lower(publisher, owner, OVERFLOWED_KEY, tier, count - 1)
+        return bool(count)
 
     def _move(
         self, publisher: PublisherId, owner: _Publisher, key: int, tier: int, scope: PrefixScope
@@ -983,7 +1013,8 @@ class ReferenceKernel:
         elif left_out is not None and left_out.counts[tier]:
             self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, left_out.counts[tier] - 1)
         else:
-            return False
+            is_skipped = event.group in owner.skipped_groups
+            return not is_skipped and self._lower_overflow(publisher, owner, tier)
         return True
 
     def _set_left(

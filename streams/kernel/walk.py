@@ -23,7 +23,6 @@ def match_instance(
     """What the instance holds of a prompt, in tokens.
 
     Args:
-        instance: its name.
         ranks: its publishers that take part in answers, by rank.
         publishers: everyone's, any of which may be a shared pool.
         held: the holders of each block of the prompt, up to the first without a holder.

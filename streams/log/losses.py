@@ -28,7 +28,6 @@ class LogLoss(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of records that a log has lost.
 
     Attributes:
-        what: in words.
         at: when it was found, Unix seconds.
         registrations: whether publishers may be among it that nothing else names.
     """

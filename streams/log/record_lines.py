@@ -58,8 +58,6 @@ def record_line(
     What cannot be decoded says nothing of its stream, so no filter excludes it.
 
     Args:
-        entry: the record.
-        wanted: the filter.
         compact: how many hashes, tokens and extra keys there are, in place of them.
     """
     fields: dict[str, Any] = {"partition": entry.partition, "offset": entry.offset}

@@ -55,7 +55,6 @@ def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> N
 
     Args:
         settings: where the log is.
-        options: what to print.
         write: takes whole lines, several at a time.
 
     Raises:
@@ -165,7 +164,6 @@ class _FollowedLog(ReadOnlyLog):
         """Opens it.
 
         Args:
-            path: of the log.
             scratch: a directory for RocksDB's own files about this reader.
         """
         self._scratch = scratch

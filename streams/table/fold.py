@@ -20,13 +20,16 @@ Rules, in the order in which they are applied to a record:
    record.
 6. `registered` and `unregistered` make and end the publisher's part in answers. An engine that
    publishes no events is registered, and has none. Of one that `continues` it stays known what is
-   not known of its other tiers, and that its model is a hybrid.
+   not known of its other tiers, and that its model is a hybrid. An incarnation that begins after
+   another one, or a registration that ends, may have lent memory to a pool of the scope: that is
+   not confirmed then, until it begins anew or clears (`PublisherState.lender_gone`).
 7. A publisher that is registered in a fold that has not seen the log's beginning (`distrust`) is
    degraded, where nothing proves that it held nothing before: no record of an incarnation, and no
    `unregistered` record. Its next incarnation or a `cleared` event ends that, like any other loss.
 8. `heartbeat` says that a bridge is there, and what it knows of its publishers: whether they are
    confirmed (`schemas.answer_states`). Of a publisher that is not registered it says nothing. One
-   that a complete heartbeat of its bridge leaves out is no longer followed.
+   that a complete heartbeat of its bridge leaves out is no longer followed. None is confirmed
+   whose incarnation leaves out a number, before a heartbeat says so again.
 9. What became of each batch is kept in the publisher's ledger (`streams.table.ledger`), which no
    answer depends on.
 10. `memory` says what a segment in the memory of a host holds: `streams.table.segments`.
@@ -46,16 +49,17 @@ from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError
 from schemas.identities import (
     OBJECTS_WAIT,
+    PARTIAL_BLOCK,
     POOL_REMOVED,
     ModelContext,
     Offset,
-    PrefixScope,
     PublisherKey,
 )
 from schemas.limits import OTHER_RANKS_MAX
 from schemas.memory_segments import MemoryRecord, SegmentKey, SegmentState
 from schemas.positions import (
     POOL_CLEARED,
+    REUSES_IN_PART,
     Confirmation,
     Heartbeat,
     PartialBatch,
@@ -76,7 +80,7 @@ from schemas.records import (
     SequencedRecord,
     UnregisteredRecord,
 )
-from schemas.registration import LiveRegistration, facts_of
+from schemas.registration import LiveRegistration, Registration, facts_of
 from streams.bounds import BRIDGES_REMEMBERED_MAX, TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.batch_parts import events_after, goes_on, is_folded
@@ -160,6 +164,7 @@ class Fold:
         self.counters: Counter[str] = Counter()
         self.when_left_out: Callable[[PublisherKey, Mapping[str, int]], None] = lambda *_: None
         self._handles: dict[PublisherKey, PublisherId] = {}
+        self._pools: dict[Scope, dict[PublisherKey, None]] = {}  # that do not say what is gone
         self._waiting: dict[Scope, dict[PublisherKey, None]] = {}  # pools of which objects wait
         self.bridges: dict[str, Heartbeat] = {}
         self.memory = SegmentsFold(self.counters)
@@ -220,7 +225,7 @@ class Fold:
             if isinstance(record, EventsRecord) and state.incarnation:
                 # What is no array of events may not drop what the publisher holds either.
                 self.kernel.check_events(bytes(record.events))
-            self._begin_incarnation(publisher, state, record.incarnation)
+            self._begin_incarnation(publisher, state, record.incarnation, record.bridge_time)
         elif record.last <= state.cursor or is_folded(record, state):
             self.counters["duplicate_records"] += 1
             return (
@@ -250,10 +255,17 @@ class Fold:
         return ""
 
     def _begin_incarnation(
-        self, publisher: PublisherKey, state: PublisherState, incarnation: int
+        self, publisher: PublisherKey, state: PublisherState, incarnation: int, at: float
     ) -> None:
         if state.incarnation:
             self.kernel.clear(self._handle(publisher))
+            self._doubt_pools(publisher, at)
+        said = state.confirmation
+        if incarnation > state.incarnation + 1 and said is not None and not said.reason:
+            # Begun by a bridge that did not know how far the log was: it repeats what is older than
+            # what another one has confirmed.
+            doubt = Doubt.CATCHING_UP
+            state.confirmation = msgspec.structs.replace(said, reason=doubt, since=at)
         state.incarnation = incarnation
         state.sequence = -1
         state.engine_time, state.proof = 0.0, None
@@ -262,7 +274,7 @@ class Fold:
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
         state.sparse_blocks = state.tiers_unheard = None
-        state.unheld_removed = 0
+        state.unheld_removed, state.lender_gone = 0, None
         is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
         state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
 
@@ -302,7 +314,8 @@ class Fold:
             ranks = sorted({*state.other_ranks, *record.other_ranks})
             state.other_ranks = tuple(ranks[:OTHER_RANKS_MAX])
         state.window = record.window_after(state.window)
-        state.media = record.media_after(state.media) | state.media & POOL_CLEARED
+        lasting = state.media & (POOL_CLEARED | REUSES_IN_PART)
+        state.media = record.media_after(state.media) | lasting
         if not record.is_unfinished:
             state.engine_time = record.engine_time
         elif record.part is not msgspec.UNSET:
@@ -310,7 +323,18 @@ class Fold:
                 state.engine_time = 0.0  # nothing is known of the batch before
             state.begun = PartialBatch(record.part.end, record.part.total, record.engine_time)
         self._settle_losses(publisher, state, record, cleared)
+        if state.unheld_removed is None and self._drops_unsaid(publisher, state):
+            state.media |= REUSES_IN_PART
         return is_torn
+
+    def _drops_unsaid(self, publisher: PublisherKey, state: PublisherState) -> bool:
+        """Whether a publisher that has stored once more what it held had dropped it without an
+        event: it is of a kind that holds blocks once, and no event is lost.
+        """
+        registered = self.registrations.get(publisher)
+        if registered is None or state.degraded_since is not None:
+            return False
+        return facts_of(registered.registration.kind).holds_once
 
     def _settle_losses(
         self,
@@ -321,6 +345,8 @@ class Fold:
     ) -> None:
         """What was lost before a clear is settled by it, but for what it says nothing of."""
         degraded_since = state.degraded_since
+        if cleared is not None:
+            state.lender_gone = None
         if cleared is not None and degraded_since is not None and cleared > degraded_since:
             if not self._has_gpu_alone(publisher, state, degraded_since):
                 state.tiers_unheard = cleared
@@ -334,7 +360,7 @@ class Fold:
 
     def _has_gpu_alone(self, publisher: PublisherKey, state: PublisherState, lost: int) -> bool:
         """Whether a clear of a publisher is of all that it holds, after the loss of a batch.
-        Other kinds than vLLM clear all their tiers.
+        Other kinds than vLLM, and Dynamo, which may be in front of it, clear all their tiers.
         """
         registered = self.registrations.get(publisher)
         if registered is None or not facts_of(registered.registration.kind).clears_gpu_alone:
@@ -345,6 +371,7 @@ class Fold:
 
     def _note_left_out(self, publisher: PublisherKey, state: PublisherState, at: float) -> None:
         before, state.left_out = state.left_out, dict(self.kernel.left_out(self._handle(publisher)))
+        state.left_out.pop(PARTIAL_BLOCK, None)
         if not (before and state.left_out):
             state.left_out_at = at if state.left_out else 0.0
         if state.left_out and not before:
@@ -362,6 +389,16 @@ class Fold:
             self._note_left_out(pool, state, at)
             if state.left_out != before.left_out:
                 self._put(pool, state)
+
+    def _doubt_pools(self, ended: PublisherKey, at: float) -> None:
+        """A process has ended that may have lent memory to the pools of its scope."""
+        live = self.registrations.get(ended)
+        if live is None or live.registration.is_pool or live.registration.kv_offloading == "none":
+            return
+        for pool in list(self._pools.get(scope_of(ended.stream), ())):
+            state = self.publishers.get(pool)
+            if state is not None and state.incarnation and state.lender_gone is None:
+                self._put(pool, msgspec.structs.replace(state, lender_gone=at))
 
     def _degrade_publisher_of(self, encoded: bytes) -> None:
         try:
@@ -475,10 +512,23 @@ class Fold:
             self._handle(publisher), registration.lora_name, routable, registration.is_shard
         )
         self.registrations[publisher] = LiveRegistration(record.registration, offset)
-        self.states.register(publisher, True)
+        self.states.register(publisher, True, registration)
+        self._note_pool(record.registration)
         self._changed_registrations[publisher] = None
         if registered is None and offset < self.unproven.before:
             self._register_unproven(publisher, record.bridge_time)
+
+    def _note_pool(self, registration: Registration) -> None:
+        if not registration.is_pool:
+            return
+        pools = self._pools.setdefault(scope_of(registration.stream), {})
+        if registration.kv_offloading == "native":
+            pools.pop(registration.publisher, None)
+            state = self.publishers.get(registration.publisher)
+            if state is not None and state.lender_gone is not None:  # who ended had lent nothing
+                self._put(registration.publisher, msgspec.structs.replace(state, lender_gone=None))
+        else:
+            pools[registration.publisher] = None
 
     def _register_unproven(self, publisher: PublisherKey, bridge_time: float) -> None:
         """Rule 7. Whoever has a cursor was judged by its sequences, rules 3 to 5."""
@@ -499,6 +549,8 @@ class Fold:
     def _unregister(self, offset: Offset, record: UnregisteredRecord) -> None:
         publisher = record.publisher
         before = self.publishers.get(publisher)
+        if record.continues is not True:
+            self._doubt_pools(publisher, record.bridge_time)
         self._forget(offset, publisher)
         if record.continues is True and before is not None:
             is_unsure = POOL_REMOVED in before.left_out
@@ -527,6 +579,7 @@ class Fold:
             return False
         self.kernel.unregister(self._handle(publisher))
         del self._handles[publisher]
+        self._pools.get(scope_of(publisher.stream), {}).pop(publisher, None)
         self.states.register(publisher, False)
         self._put(publisher, None)
         self.ledgers.forget(publisher)
@@ -587,17 +640,12 @@ class Fold:
             self.registrations[publisher] = registered
             if registered.registration.has_events:
                 self._handle(publisher)
-                self.states.register(publisher, True)
+                self.states.register(publisher, True, registered.registration)
+                self._note_pool(registered.registration)
         self.bridges = dict(sorted(bridges.items(), key=_heard_at))
         self.ledgers.restore(ledgers, publishers)
         self.memory.restore(segments)
         self._changed_publishers.clear()
-
-    # Reading
-
-    def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether a publisher of the scope has lost batches. Cost O(1)."""
-        return self.states.is_degraded(scope)
 
 
 def _shows_gpu_alone(state: PublisherState, reached: int) -> bool:

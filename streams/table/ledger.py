@@ -246,7 +246,6 @@ def spans_of(incarnation: Incarnation, state: PublisherState | None) -> NumberSp
     """Cost O(intervals).
 
     Args:
-        incarnation: of a ledger.
         state: of its publisher, which knows where the present incarnation stands.
     """
     lost = incarnation.lost
@@ -295,7 +294,6 @@ class Ledgers:
         """A record has been folded.
 
         Args:
-            publisher: of the record.
             before: its state before that.
             record: not a duplicate.
             is_torn: whether its first batch is in the log, but not all parts of it.

@@ -31,7 +31,6 @@ def contradiction(fold: Fold, entries: Iterable[LogEntry]) -> str:
     """Why these records are not those that the table was folded from, or "".
 
     Args:
-        fold: of the table.
         entries: the last ones that it covers, in their order; none are needed.
     """
     last: dict[object, tuple[int, Record | HeartbeatRecord]] = {}

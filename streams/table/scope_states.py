@@ -6,7 +6,8 @@ many publishers there are. One writer; other threads may read: what they read is
 
 import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing, Verdict
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey, StreamKey
@@ -15,9 +16,12 @@ from schemas.positions import (
     DISK_CLEARED,
     POOL_CLEARED,
     REUSES_IN_PART,
+    SAYS_ALL_GONE,
     Confirmation,
     PublisherState,
+    never_taken_back,
 )
+from schemas.registration import Registration
 
 Scope = tuple[str, str, int, str]
 """Tenant, model, block size, salt: what the publishers of a query's scope have in common."""
@@ -34,22 +38,50 @@ FreshUntil = Mapping[ConfirmationSource, float]
 """Until when the last heartbeat of each source counts; the clock is the caller's."""
 
 
-class _Known(NamedTuple):
+class Contradiction(NamedTuple):
+    """Outcomes say that an engine does not hold what the table says.
+
+    Attributes:
+        since: when that was known, Unix seconds.
+        is_below_gpu: whether what it did not find was on none of its GPUs.
+    """
+
+    since: float
+    is_below_gpu: bool = False
+
+
+class Contradictions(NamedTuple):
+    """Publishers of whose engines outcomes say so, and the scopes of these; never changed."""
+
+    publishers: Mapping[PublisherKey, Contradiction]
+    scopes: frozenset[Scope]
+
+
+NO_CONTRADICTIONS: Final = Contradictions(MappingProxyType({}), frozenset())
+
+
+class _PublisherFacts(NamedTuple):
     """What is known of one publisher.
 
     Attributes:
         stated: whether the table has a state of it.
         degraded_at: since when it is degraded, Unix seconds; None where it is not.
         loss: why it is degraded.
-        unsure: why it may hold blocks or not, or its engine not use them (`UNSURE`); "" where that
-            is known.
+        unsure: why it may hold blocks or not, or its engine not use them (`UNSURE`), but for what
+            it never removes; "" where that is known.
         unsure_at: since when, likewise.
+        unsure_below: the same of what says less than that.
+        media, passed_over: of its state, and see `Registration.passed_over_media`.
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
         other_ranks: of which events came in its stream.
         lacks_rank: whether one of them is not registered.
         partition: of the log.
+        is_pool: whether its blocks are for all instances of the scope.
+        doubt: see `Registration.doubt`; "" where there is none.
+        reloads_adapters: see `Registration.reloads_adapters`.
+        says_all: whether its events say all that it drops, or none came yet.
     """
 
     stated: bool = False
@@ -57,12 +89,31 @@ class _Known(NamedTuple):
     loss: str = ""
     unsure: str = ""
     unsure_at: float = 0.0
+    unsure_below: str = ""
+    media: int = 0
+    passed_over: int = 0
     confirmation: Confirmation | None = None
     registered: bool = False
     listed: bool = False
     other_ranks: tuple[int, ...] = ()
     lacks_rank: bool = False
     partition: int = 0
+    is_pool: bool = False
+    doubt: str = ""
+    reloads_adapters: bool = False
+    says_all: bool = True
+
+    @property
+    def first_unsure(self) -> str:
+        """Why its events do not say what it holds; "" where they do."""
+        if not self.unsure and never_taken_back(self.media & ~self.passed_over):
+            return Doubt.NEVER_REMOVED
+        return self.unsure or self.unsure_below
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether what its kind does without an event may be so of it."""
+        return bool(self.doubt) and not (self.doubt == Doubt.DROPS_UNSAID and self.says_all)
 
     @property
     def is_nothing(self) -> bool:
@@ -70,25 +121,27 @@ class _Known(NamedTuple):
 
 
 class _Summary(NamedTuple):
-    """The publishers of one scope: how many are degraded, how many are certainly not confirmed, and
-    how many each source confirms.
+    """The publishers of one scope: how many are degraded, how many are certainly not confirmed, how
+    many may have loaded adapters again, and how many each source confirms.
     """
 
     degraded: int
     unconfirmed: int
+    reloading: int
     confirmed: dict[ConfirmationSource, int]
 
 
 _UNSURE_OF_MEDIA = (
+    Doubt.LENDER_GONE,
     Doubt.POOL_CLEARED,
     Doubt.TIERS_CLEARED,
     Doubt.NEVER_REMOVED,
     Doubt.CHUNKS_UNKNOWN,
     Doubt.PARTIAL_REUSE,
 )
-_UNKNOWN = _Known()
+_UNKNOWN = _PublisherFacts()
 _NEVER = float("-inf")
-_EMPTY = _Summary(0, 0, {})
+_EMPTY = _Summary(0, 0, 0, {})
 
 
 class ScopeStates:
@@ -104,7 +157,7 @@ class ScopeStates:
     def __init__(self, *, has_registry: bool = False) -> None:
         self.on_change: Callable[[], None] = lambda: None
         self._has_registry = has_registry
-        self._known: dict[PublisherKey, _Known] = {}
+        self._known: dict[PublisherKey, _PublisherFacts] = {}
         self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
         self._summaries: dict[Scope, _Summary] = {}
         self._sharing: dict[StreamKey, dict[PublisherKey, None]] = {}  # a stream with other ranks
@@ -125,7 +178,14 @@ class ScopeStates:
         known = self._known.get(publisher, _UNKNOWN)
         if state is None:
             known = known._replace(
-                stated=False, degraded_at=None, unsure="", unsure_at=0.0, other_ranks=()
+                stated=False,
+                degraded_at=None,
+                unsure="",
+                unsure_at=0.0,
+                unsure_below="",
+                media=0,
+                other_ranks=(),
+                says_all=True,
             )
             self._replace(publisher, known._replace(loss="", confirmation=None))
             return
@@ -133,25 +193,27 @@ class ScopeStates:
         doubts = (one for one in UNSURE if one in state.left_out)
         unsure = next((one for one in doubts if waits or one != OBJECTS_WAIT), "")
         unsure_at = state.left_out_at if unsure else 0.0
+        if not unsure and state.may_lack_memory:
+            unsure, unsure_at = Doubt.LENDER_GONE, state.lender_gone or 0.0
         if not unsure and state.media & POOL_CLEARED:
             unsure = Doubt.POOL_CLEARED
         has_tiers = state.media & (CPU_CLEARED | DISK_CLEARED) or state.tiers_unheard is not None
         if not unsure and has_tiers:
             unsure = Doubt.TIERS_CLEARED
-        if not unsure and state.never_removes:
-            unsure = Doubt.NEVER_REMOVED
-        if not unsure and state.may_have_chunks:
-            unsure = Doubt.CHUNKS_UNKNOWN
-        if not unsure and state.media & REUSES_IN_PART:
-            unsure = Doubt.PARTIAL_REUSE
-        if not unsure and state.sparse_blocks is not None:
-            unsure = Doubt.ATTENTION_ONLY
-        if not unsure and state.contradicts_itself:
-            unsure = Doubt.UNHELD_REMOVED
-        said = (known.loss, known.degraded_at, known.unsure, known.unsure_at, known.other_ranks)
-        is_known = known.stated and said == (
-            *(loss, degraded_at, unsure, unsure_at),
-            state.other_ranks,
+        below = ""
+        if state.may_have_chunks:
+            below = Doubt.CHUNKS_UNKNOWN
+        elif state.media & REUSES_IN_PART:
+            below = Doubt.PARTIAL_REUSE
+        elif state.sparse_blocks is not None:
+            below = Doubt.ATTENTION_ONLY
+        elif state.contradicts_itself:
+            below = Doubt.UNHELD_REMOVED
+        says_all = state.sequence < 0 or state.media & SAYS_ALL_GONE != 0
+        told = (loss, degraded_at, unsure, unsure_at, below, state.media)
+        is_known = known.stated and (*told, state.other_ranks, says_all) == (
+            *(known.loss, known.degraded_at, known.unsure, known.unsure_at, known.unsure_below),
+            *(known.media, known.other_ranks, known.says_all),
         )
         if is_known and known.confirmation is state.confirmation:
             return  # with almost every record
@@ -167,23 +229,36 @@ class ScopeStates:
                 loss=loss,
                 unsure=unsure,
                 unsure_at=unsure_at,
+                unsure_below=below,
+                media=state.media,
                 confirmation=state.confirmation,
                 other_ranks=state.other_ranks,
                 partition=partition,
+                says_all=says_all,
             ),
         )
 
-    def register(self, publisher: PublisherKey, registered: bool) -> None:
-        """The table says whether the publisher is registered."""
-        known = self._known.get(publisher, _UNKNOWN)
-        self._replace(publisher, known._replace(registered=registered))
+    def register(
+        self, publisher: PublisherKey, registered: bool, registration: Registration | None = None
+    ) -> None:
+        """The table says whether the publisher is registered, and as what."""
+        known = self._known.get(publisher, _UNKNOWN)._replace(registered=registered)
+        self._replace(
+            publisher,
+            known._replace(
+                is_pool=registration is not None and registration.is_pool,
+                doubt="" if registration is None else registration.doubt or "",
+                reloads_adapters=registration is not None and registration.reloads_adapters,
+                passed_over=0 if registration is None else registration.passed_over_media,
+            ),
+        )
 
     def list(self, publisher: PublisherKey, listed: bool) -> None:
         """The registry says whether the publisher is registered."""
         known = self._known.get(publisher, _UNKNOWN)
         self._replace(publisher, known._replace(listed=listed))
 
-    def _replace(self, publisher: PublisherKey, known: _Known) -> None:
+    def _replace(self, publisher: PublisherKey, known: _PublisherFacts) -> None:
         before = self._known.get(publisher, _UNKNOWN)
         known = known._replace(lacks_rank=self._lacks_rank(publisher, known))
         if known == before:
@@ -206,7 +281,7 @@ class ScopeStates:
                 self._replace(other, self._known[other])
         self.on_change()
 
-    def _share(self, publisher: PublisherKey, known: _Known) -> None:
+    def _share(self, publisher: PublisherKey, known: _PublisherFacts) -> None:
         sharing = self._sharing.setdefault(publisher.stream, {})
         sharing.pop(publisher, None)
         if known.other_ranks:
@@ -214,18 +289,19 @@ class ScopeStates:
         elif not sharing:
             del self._sharing[publisher.stream]
 
-    def _is_registered(self, known: _Known) -> bool:
+    def _is_registered(self, known: _PublisherFacts) -> bool:
         return known.registered and (known.listed or not self._has_registry)
 
-    def _lacks_rank(self, publisher: PublisherKey, known: _Known) -> bool:
+    def _lacks_rank(self, publisher: PublisherKey, known: _PublisherFacts) -> bool:
         others = (publisher._replace(dp_rank=rank) for rank in known.other_ranks)
         return not all(self._is_registered(self._known.get(one, _UNKNOWN)) for one in others)
 
-    def _count(self, scope: Scope, known: _Known, change: int) -> None:
+    def _count(self, scope: Scope, known: _PublisherFacts, change: int) -> None:
         if known.is_nothing:
             return
-        degraded, unconfirmed, confirmed = self._summaries.get(scope, _EMPTY)
+        degraded, unconfirmed, reloading, confirmed = self._summaries.get(scope, _EMPTY)
         degraded += change * (known.degraded_at is not None)
+        reloading += change * known.reloads_adapters
         source = self._source_of(known)
         if isinstance(source, Doubt):
             unconfirmed += change
@@ -233,20 +309,22 @@ class ScopeStates:
             confirmed = confirmed | {source: confirmed.get(source, 0) + change}
             if not confirmed[source]:
                 del confirmed[source]
-        if degraded or unconfirmed or confirmed:
-            self._summaries[scope] = _Summary(degraded, unconfirmed, confirmed)
+        if degraded or unconfirmed or reloading or confirmed:
+            self._summaries[scope] = _Summary(degraded, unconfirmed, reloading, confirmed)
         else:
             self._summaries.pop(scope, None)
 
-    def _source_of(self, known: _Known) -> ConfirmationSource | Doubt:
+    def _source_of(self, known: _PublisherFacts) -> ConfirmationSource | Doubt:
         """Who confirms the publisher, or why nobody does."""
         confirmation = known.confirmation
         if not self._is_registered(known) or confirmation is None:
             return Doubt.NOT_FOLLOWED
         if not confirmation.reason and known.lacks_rank:
             return Doubt.RANK_MISSING
-        if not confirmation.reason and known.unsure:
-            return Doubt(known.unsure)
+        if not confirmation.reason and known.first_unsure:
+            return Doubt(known.first_unsure)
+        if not confirmation.reason and known.is_doubted:
+            return Doubt(known.doubt)
         if not confirmation.reason:
             return ConfirmationSource(known.partition, confirmation.bridge)
         try:
@@ -261,14 +339,22 @@ class ScopeStates:
         summary = self._summaries.get(common_scope(scope))
         return summary is not None and summary.degraded > 0
 
-    def verdict(self, scope: PrefixScope, fresh_until: FreshUntil, now: float) -> Verdict:
+    def verdict(
+        self,
+        scope: PrefixScope,
+        fresh_until: FreshUntil,
+        now: float,
+        contradictions: Contradictions = NO_CONTRADICTIONS,
+    ) -> Verdict:
         """The worst of the scope's publishers; `exact` where there is none. Cost O(sources)."""
         summary = self._summaries.get(common_scope(scope))
         if summary is None:
             return Verdict(AnswerState.EXACT)
         if summary.degraded:
             return Verdict(AnswerState.DEGRADED)
-        if summary.unconfirmed:
+        if summary.unconfirmed or common_scope(scope) in contradictions.scopes:
+            return Verdict(AnswerState.UNCONFIRMED)
+        if summary.reloading and scope.lora_name:
             return Verdict(AnswerState.UNCONFIRMED)
         until = min(
             (fresh_until.get(source, _NEVER) for source in summary.confirmed), default=math.inf
@@ -277,7 +363,13 @@ class ScopeStates:
             return Verdict(AnswerState.UNCONFIRMED)
         return Verdict(AnswerState.EXACT, until)
 
-    def standing(self, publisher: PublisherKey, fresh_until: FreshUntil, now: float) -> Standing:
+    def standing(
+        self,
+        publisher: PublisherKey,
+        fresh_until: FreshUntil,
+        now: float,
+        contradictions: Contradictions = NO_CONTRADICTIONS,
+    ) -> Standing:
         """The state of one publisher."""
         known = self._known.get(publisher, _UNKNOWN)
         if known.degraded_at is not None:
@@ -285,17 +377,50 @@ class ScopeStates:
         said = known.confirmation
         since = 0.0 if said is None else said.since
         source = self._source_of(known)
-        if source in (*UNSURE, *_UNSURE_OF_MEDIA):
+        is_said = said is not None and said.reason  # by its bridge, as of a worker of LMCache
+        is_unsure = source == known.first_unsure and source in (*UNSURE, *_UNSURE_OF_MEDIA)
+        if is_unsure and not is_said:
             since = known.unsure_at
         if isinstance(source, Doubt):
             return Standing(AnswerState.UNCONFIRMED, source, since)
+        contradiction = self._contradiction(publisher, known, contradictions)
+        if contradiction is not None:
+            return Standing(AnswerState.UNCONFIRMED, Doubt.OUTCOMES_DIFFER, contradiction.since)
         if now >= fresh_until.get(source, _NEVER):
             return Standing(AnswerState.UNCONFIRMED, Doubt.NO_HEARTBEAT, 0.0)
         return Standing(AnswerState.EXACT, "", since)
 
+    def reloads_adapters(self, publisher: PublisherKey) -> bool:
+        """Whether it may have loaded an adapter again, and finds none of its blocks."""
+        return self._known.get(publisher, _UNKNOWN).reloads_adapters
+
     def publishers(self, scope: PrefixScope) -> tuple[PublisherKey, ...]:
         """Those of the scope."""
         return tuple(self._publishers.get(common_scope(scope), ()))
+
+    def _contradiction(
+        self, publisher: PublisherKey, known: _PublisherFacts, contradictions: Contradictions
+    ) -> Contradiction | None:
+        """What outcomes contradict of the publisher. What an instance should have found below its
+        GPU is a pool's, where the scope has one: each instance finds less by what the pool lost.
+        """
+        scope = scope_of(publisher.stream)
+        if scope not in contradictions.scopes:
+            return None
+        if known.is_pool:
+            return min(
+                (
+                    one
+                    for other, one in contradictions.publishers.items()
+                    if one.is_below_gpu and scope_of(other.stream) == scope
+                ),
+                default=None,
+            )
+        found = contradictions.publishers.get(publisher)
+        if found is None or not found.is_below_gpu:
+            return found
+        others = (self._known.get(one, _UNKNOWN) for one in tuple(self._publishers.get(scope, ())))
+        return None if any(one.is_pool for one in others) else found
 
 
 def _loss_of(state: PublisherState) -> tuple[str, float | None]:
@@ -308,7 +433,7 @@ def _loss_of(state: PublisherState) -> tuple[str, float | None]:
     return "", None
 
 
-def _is_as_good(known: _Known, state: PublisherState) -> bool:
+def _is_as_good(known: _PublisherFacts, state: PublisherState) -> bool:
     """Whether what its bridge said of the publisher says no other of how far it can be trusted."""
     before, now = known.confirmation, state.confirmation
     if before is None or now is None:

@@ -36,9 +36,6 @@ FORGOTTEN = "segments_forgotten"
 class SegmentsFold:
     """The segments of one table; see the module.
 
-    Args:
-        counters: of the fold.
-
     Attributes:
         segments: in the order in which they were heard of; replaced one by one, whole.
     """

@@ -48,7 +48,6 @@ class SkipLog:
 
         Args:
             place: what the offset is of: a partition, or "".
-            skipped: the record.
         """
         now = self._clock()
         if now - self._begun_at > SKIPPED_RECORDS_WINDOW_S:

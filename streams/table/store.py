@@ -37,16 +37,19 @@ _LOCAL_KEY: Final = b"L"
 """No row's key begins with it."""
 
 
-class LocalCopy(msgspec.Struct, frozen=True):
+class LocalCopy(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a worker's store remembers of its copy of the topic.
 
     Attributes:
         position: the topic's offset of the last `covered` row that is here.
         written_at: Unix seconds of the last write: older copies may have missed tombstones.
+        is_partial: whether rows behind `position` are here, too, in place of those that counted
+            there: nothing counts before the rest of them is read.
     """
 
     position: LogOffset
     written_at: Seconds
+    is_partial: bool = False
 
 
 _local_decoder: Final = msgspec.msgpack.Decoder(LocalCopy)
@@ -56,7 +59,6 @@ class TableStore:
     """Rows of one table. One owner; not thread-safe.
 
     Attributes:
-        path: its directory.
         damage: why what was there could not be opened, and was moved aside; "" where it could.
     """
 
@@ -171,7 +173,6 @@ class TableStore:
         """Puts rows in one WriteBatch: all of them are there afterwards, or none.
 
         Args:
-            written: rows.
             local: what to remember of the topic; None to let stand what was remembered.
 
         Raises:

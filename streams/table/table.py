@@ -78,7 +78,6 @@ class Table:
         flushed: the last offset that the rows cover.
         durable: the same, of rows that survive a power cut.
         written_rows, written_bytes: what was written, keys included.
-        generations: contexts that were rewritten.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class Table:
         Args:
             path: the directory of its rows.
             make_fold: an empty fold with a kernel of its own.
-            topic: the partition of the table topic.
             log: what is folded, where that is a log of our own.
             make_name: a name that no table had before; for a table with a topic.
             generation_min_bytes: see `RowWriter`.

@@ -54,7 +54,6 @@ from schemas.limits import (
     KAFKA_MESSAGE_MAX_BYTES,
     KAFKA_REQUEST_MS,
     KIB,
-    TABLE_PRODUCER_STOP_S,
 )
 from streams.table.rows import format as rows
 from streams.table.rows.format import RowWrite
@@ -78,7 +77,11 @@ _ROW_FRAME_BYTES: Final = 32
 
 
 class KafkaTableTopic:
-    """See `TableTopic`, and the module. One owner; calls may not overlap."""
+    """See `TableTopic`, and the module. One owner; calls may not overlap.
+
+    Attributes:
+        waited_s: how long it has waited for brokers to write single batches, in all.
+    """
 
     def __init__(
         self,
@@ -91,8 +94,6 @@ class KafkaTableTopic:
         transaction_bytes_max: int = TABLE_TRANSACTION_BYTES_MAX,
     ) -> None:
         """Args:
-        options: of the clients.
-        topic: the table topic.
         partition: of it.
         transactional_id: the same for every owner of the partition.
         batch_bytes_max: of rows that are one batch.
@@ -107,6 +108,7 @@ class KafkaTableTopic:
         self._producer: Producer | None = None
         self._next = -1
         self._taken_at = 0.0
+        self.waited_s = 0.0
 
     @property
     def end(self) -> int:
@@ -128,13 +130,13 @@ class KafkaTableTopic:
         await self.stop()
         claim = await self._start_transactional()
         epoch = claim.epoch
-        await stop_producer(claim, TABLE_PRODUCER_STOP_S)
+        await stop_producer(claim)
         producer = self._clients.fenced_producer(epoch, batch_bytes_max=self._batch_bytes_max)
         try:
             await start_client(producer)
             mark = await self._send(producer, [RowWrite(rows.OWNER_KEY, None)])
         except BaseException:
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)
             raise
         assert mark is not None, "one row fits"
         followed = mark == self._next
@@ -146,14 +148,14 @@ class KafkaTableTopic:
         """Gives the partition up; a flush under way may or may not count."""
         if self._producer is not None:
             producer, self._producer = self._producer, None
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)
 
     async def _start_transactional(self) -> EpochProducer:
         producer = self._clients.epoch_producer(self._transactional_id)
         try:
             await start_client(producer)
         except BaseException:
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)
             raise
         return producer
 
@@ -287,7 +289,10 @@ class KafkaTableTopic:
             if batch.append(key=row.key, value=row.value, timestamp=None) is None:
                 return None
         topic, partition = self._part
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         sent = await (await producer.send_batch(batch, topic, partition=partition))
+        self.waited_s += loop.time() - began
         if sent.offset < 0:  # a repeated batch, of which the broker has forgotten where it is
             raise TableLostError("the broker did not say where it wrote")
         return int(sent.offset)
@@ -320,7 +325,7 @@ class KafkaTableTopic:
                 )
             await producer.commit_transaction()
         finally:
-            await stop_producer(producer, TABLE_PRODUCER_STOP_S)
+            await stop_producer(producer)
         self._next = offsets[-1] + 2  # a transaction ends in a record of the broker's
         await self._take_again()
         return offsets

@@ -1,5 +1,7 @@
 """A worker's disk as a copy of its partition of the table topic: how it is brought up to date."""
 
+import msgspec
+
 from schemas.errors import RowCorruptError
 from schemas.limits import TABLE_COPY_AGE_MAX_S
 from streams.table.rows import format as rows
@@ -32,12 +34,15 @@ class TopicCopy:
             if local is None:
                 reason = ""
             elif await self._is_empty(local.position):
-                if await self._is_empty(0):
+                is_lost = await self._is_empty(0)
+                if is_lost and not local.is_partial:
                     return False, ""
                 reason = "the topic was recreated"
+                if is_lost:
+                    reason = "the topic was lost, and this disk had read it on in part"
             elif now - local.written_at > TABLE_COPY_AGE_MAX_S:
                 reason = "this disk's copy was too old"
-            elif await self._read_on(local.position, now, table=table):
+            elif await self._read_on(local.position, now, table=table, before=local):
                 return True, ""
             else:
                 reason = "this disk had another table"
@@ -47,10 +52,22 @@ class TopicCopy:
     async def renew(self, now: float) -> None:
         """Reads all that the topic has; what the store had is set aside."""
         self._store.set_aside()
-        await self._read_on(0, now, table=None)
+        await self._read_on(0, now)
 
-    async def _read_on(self, start: int, now: float, *, table: bytes | None) -> bool:
-        """Copies rows from `start` on; False where they are not those of the table named."""
+    async def _read_on(
+        self,
+        start: int,
+        now: float,
+        *,
+        table: bytes | None = None,
+        before: LocalCopy | None = None,
+    ) -> bool:
+        """Copies rows from `start` on; False where they are not those of the table named.
+
+        A copy that was there `before` is partial until all of them are here: those of a flush may
+        come in several batches, and take the place of rows that its `covered` row still counts.
+        """
+        partial = None if before is None else msgspec.structs.replace(before, is_partial=True)
         position = None
         async for batch in self._topic.read(start):
             found = [
@@ -62,7 +79,7 @@ class TopicCopy:
                 position = row.offset
                 if table is not None and _table_named(value) != table:
                     return False
-            self._store.commit(found)
+            self._store.commit(found, partial)
         if position is not None:
             self._store.commit([], LocalCopy(position, now))
         return table is None or position is not None

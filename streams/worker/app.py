@@ -50,6 +50,9 @@ parameters with the pinned versions):
     `on_buffer_full`
         nothing: the fetch waits for room. Faust would leave the partition out of the next fetch,
         and sleep for a second where that leaves none.
+    `_add_gap`, `_new_offset`
+        messages are of many records each, which Faust would take for gaps, and sort trees of. What
+        was acked only says of which partitions there is something to commit.
     `verify_event_path`
         nothing: it only logs, and reads what the consumer's thread may just take away.
     `_create_directories`
@@ -92,6 +95,7 @@ from brokers.errors import DamagedPartitionError, KafkaError
 from brokers.options import ClientOptions
 from brokers.reading import log_bounds, stop_consumer
 from logs.interface import LogEntry, TracedEntry
+from schemas.folded_work import encode_work
 from schemas.identities import Offset
 from schemas.limits import CLIENT_LEAVE_S, GIB, KAFKA_MESSAGE_MAX_BYTES, KIB
 from schemas.topics import TRACEPARENT_HEADER
@@ -103,11 +107,11 @@ from streams.worker.owner import PartitionOwner
 from streams.worker.stall_watch import StallWatch
 
 # Between its consumer and its fold, in messages, since Faust counts no bytes. Above them the worker
-# fetches no more. It has a poll, a buffer and a batch in memory at once: some 40 MiB while it
+# fetches no more. It has a poll, a buffer and a batch in memory at once: some 80 MiB while it
 # catches up with busy engines, and 3 GiB if each record were as large as one may be. Fetched and
 # not polled there are 32 MiB more, compressed.
 WORKER_POLL_RECORDS_MAX: Final = 256  # of one poll
-WORKER_MESSAGE_BYTES: Final = 256 * KIB  # of records that are one message, or a single record
+WORKER_MESSAGE_BYTES: Final = 512 * KIB  # of records that are one message, or a single record
 WORKER_BUFFER_MESSAGES_MAX: Final = 64  # polled, and not yet in a batch
 WORKER_BATCH_MESSAGES_MAX: Final = 64  # folded and written at once
 
@@ -171,13 +175,15 @@ class _Thread(driver.AIOKafkaConsumerThread):
 
     async def _commit(self, offsets: Mapping[TP, int]) -> bool:
         """Commits what the tables cover, which is what bridges look at: a batch that was dropped is
-        acked, too, and one that is being folded is not.
+        acked, too, and one that is being folded is not. Beside it, what was folded last.
         """
-        covered: dict[Partition, int] = {}  # the client takes none of Faust's own
+        covered: dict[Partition, tuple[int, str]] = {}  # the client takes none of Faust's own
         for tp in self.assignment() & offsets.keys():
             offset = self.app.owner.covered(tp.partition)
             if offset is not None:
-                covered[Partition(tp.topic, tp.partition)] = offset
+                work = self.app.owner.last_work(tp.partition)
+                said = "" if work is None else encode_work(work)
+                covered[Partition(tp.topic, tp.partition)] = (offset, said)
         if not covered:
             return False  # all of them are being opened; the client refuses to commit nothing
         try:
@@ -271,6 +277,21 @@ class _Consumer(driver.Consumer):
         self._read_offset[tp] = start  # which the seek has set beyond what comes now
         return {tp: _together(tp, found)}
 
+    async def _add_gap(self, tp: TP, offset_from: int, offset_to: int) -> None:
+        """No gap: the message before is of these records, too."""
+
+    def _new_offset(self, tp: TP) -> int | None:
+        """Behind what was acked, and forgets it: `_Thread._commit` asks the tables how far they
+        are.
+        """
+        acked = self._acked[tp]
+        if not acked:
+            return None
+        last = max(acked)
+        acked.clear()
+        self._acked_index[tp].clear()
+        return last + 1
+
     def on_buffer_full(self, tp: TP) -> None:
         """The next record waits for room."""
 
@@ -337,7 +358,6 @@ class WorkerApp(faust.App):
 
     Attributes:
         owner: who has the tables; to be closed by whoever made it, after the app.
-        outcome: how it ended.
     """
 
     BootStrategy = _Boot

@@ -11,13 +11,6 @@ async def check_gap(
 ) -> None:
     """Returns where the log has no record between.
 
-    Args:
-        options: of the clients.
-        topic: that is folded.
-        partition: of it.
-        expected: the offset that was to come.
-        got: that which came.
-
     Raises:
         TableLostError: it has records there that were not brought, or had some that are gone.
         KafkaError: the broker is away.

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from logs.interface import LogEntry
+from schemas.folded_work import FoldedWork
 
 
 class PartitionOwner(Protocol):
@@ -27,6 +28,10 @@ class PartitionOwner(Protocol):
 
     def covered(self, partition: int) -> int | None:
         """The offset after the last that its table topic covers; None where it is not open."""
+        ...
+
+    def last_work(self, partition: int) -> FoldedWork | None:
+        """What was folded last of a partition, which is told beside `covered`; None for nothing."""
         ...
 
     async def fold(self, records: Mapping[int, Sequence[LogEntry]]) -> None:

@@ -64,13 +64,12 @@ _FATAL: Final = (
 """Waiting does not repair these."""
 
 
-class FoldedTopic(NamedTuple):
+class WorkerTopic(NamedTuple):
     """What an app folds.
 
     Attributes:
         name: of what runs it, in the log.
         group: its consumer group.
-        topic: what is folded.
         specs: the topics that it needs; None: those that every deployment has.
         flush_s: how long records are gathered before they are folded.
         session_timeout_s: after this long without a heartbeat its partitions go to others.
@@ -99,12 +98,9 @@ class AppRunner(ABC):
     """
 
     def __init__(
-        self, kafka: KafkaSettings, folded: FoldedTopic, conditions: Conditions, outage: Outage
+        self, kafka: KafkaSettings, folded: WorkerTopic, conditions: Conditions, outage: Outage
     ) -> None:
         """Args:
-        kafka: how to reach it.
-        folded: what is folded.
-        conditions: of the role.
         outage: told while Kafka is away.
 
         Raises:

@@ -21,7 +21,7 @@ class StalledWorkerError(RepriseError):
     """
 
 
-class _Seen(NamedTuple):
+class _Progress(NamedTuple):
     place: int
     since: float
 
@@ -30,7 +30,7 @@ class StallWatch:
     """Of one attempt; to be told now and then."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, _Seen] = {}
+        self._seen: dict[int, _Progress] = {}
 
     def note(
         self, places: Mapping[int, int], logs: Mapping[int, LogBounds], now: float
@@ -45,11 +45,11 @@ class StallWatch:
         Returns:
             What to end with, where one has stood still for WORKER_STALL_S.
         """
-        seen: dict[int, _Seen] = {}
+        seen: dict[int, _Progress] = {}
         for partition, place in places.items():
             log, before = logs[partition], self._seen.get(partition)
             if place >= log.end or before is None or before.place != place:
-                before = _Seen(place, now)
+                before = _Progress(place, now)
             seen[partition] = before
             if now - before.since >= WORKER_STALL_S:
                 return StalledWorkerError(

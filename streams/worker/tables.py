@@ -21,6 +21,7 @@ from logs.interface import LogEntry, TracedEntry
 from logs.topic import read_past_corruption, records_up_to
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import DiskError, TableLostError
+from schemas.folded_work import FoldedWork
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, SpanName, Tracer, batch_attributes
 from streams.table.driver import FoldDriver
@@ -42,6 +43,11 @@ class OwnedPartition(NamedTuple):
     driver: FoldDriver
     topic: KafkaTableTopic | None
     lock: asyncio.Lock
+
+    @property
+    def waited_s(self) -> float:
+        """How long brokers were waited for, in all."""
+        return 0.0 if self.topic is None else self.topic.waited_s
 
 
 class PartitionTables:
@@ -66,16 +72,12 @@ class PartitionTables:
     ) -> None:
         """Args:
         data: where each table's rows are, in a directory of its own.
-        options: of Kafka's clients.
-        events_topic: what is folded.
         table_topic: where the rows go; None for tables of this process alone.
         make_fold: an empty fold with a kernel of its own.
-        history: keeps a partition's past rows.
-        tracer: of the process.
-        clock: of it.
         """
         self.owned: dict[int, OwnedPartition] = {}
         self.counters: Counter[str] = Counter()
+        self._work: dict[int, FoldedWork] = {}  # the last one, by partition
         self._skip_log = SkipLog(clock.monotonic)
         self._wanted: frozenset[int] | None = None
         self._closed = False
@@ -213,6 +215,7 @@ class PartitionTables:
 
     async def _close(self, partition: int) -> None:
         owned = self.owned.pop(partition)
+        self._work.pop(partition, None)
         async with owned.lock:
             try:
                 owned.table.close()
@@ -241,6 +244,10 @@ class PartitionTables:
         """The offset after the last that its table topic covers; None where it is not open."""
         owned = self.owned.get(partition)
         return None if owned is None else owned.table.flushed + 1
+
+    def last_work(self, partition: int) -> FoldedWork | None:
+        """See `PartitionOwner`."""
+        return self._work.get(partition)
 
     async def check(self) -> None:
         """See `PartitionOwner`: a table topic that was made again, while nothing comes."""
@@ -275,8 +282,12 @@ class PartitionTables:
         async with owned.lock:
             if self._wanted is not None and self.owned.get(partition) is owned:
                 began_ns = self._clock.unix_ns()
+                took_s = -self._clock.monotonic() + owned.waited_s
                 await self._fold_owned(partition, owned, entries)
                 await owned.driver.flush()
+                took_s += self._clock.monotonic() - owned.waited_s
+                size_bytes = sum(len(entry.value) for entry in entries)
+                self._work[partition] = FoldedWork(len(entries), size_bytes, max(took_s, 0.0))
                 if self._tracer.is_on and entries:
                     self._trace(partition, entries, began_ns)
                 await owned.driver.maintain()

@@ -1,43 +1,18 @@
 """A worker: it folds the events into the tables of its partitions (`streams.worker.runner`)."""
 
 import logging
-from pathlib import Path
 
-import msgspec
-
-from brokers.broker_settings import KafkaSettings
 from brokers.outages import Outage
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions, Level, Part
-from schemas.limits import WORKER_FLUSH_S, WORKER_SESSION_S
 from schemas.tracing import NO_TRACER, Tracer
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.worker.runner import AppRunner, FoldedTopic
+from streams.worker.runner import AppRunner, WorkerTopic
 from streams.worker.tables import PartitionTables
+from streams.worker.worker_settings import StreamsSettings
 
 logger = logging.getLogger(__name__)
-
-
-class StreamsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker runs with.
-
-    Attributes:
-        data: the copies of its tables.
-        metrics_host, metrics_port: where /health, /ready and /metrics answer; port None for
-            nowhere, 0 for any.
-        flush_s: how long records are gathered before they are folded and written.
-        session_timeout_s: after this long without a heartbeat its partitions go to others.
-    """
-
-    kafka: KafkaSettings
-    data: Path
-    seed: int
-    kernel: str | None = None
-    metrics_host: str = "127.0.0.1"
-    metrics_port: int | None = None
-    flush_s: float = WORKER_FLUSH_S
-    session_timeout_s: float = WORKER_SESSION_S
 
 
 class FoldWorker(AppRunner):
@@ -54,18 +29,13 @@ class FoldWorker(AppRunner):
         tracer: Tracer = NO_TRACER,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        """Args:
-        settings: of the worker.
-        tracer: of the process.
-        clock: of it.
-
-        Raises:
-            ConfigurationError: the settings cannot be used.
+        """Raises:
+        ConfigurationError: the settings cannot be used.
         """
         kafka = settings.kafka
         conditions = Conditions(clock.unix, logger)
         conditions.set(Part.RECOVERY, "starting", "starting", Level.UNAVAILABLE, logged=False)
-        folded = FoldedTopic(
+        folded = WorkerTopic(
             "FoldWorker",
             kafka.group("streams"),
             kafka.topics.events.name,

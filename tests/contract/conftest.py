@@ -7,16 +7,16 @@ from contextlib import closing
 import pytest
 
 from lab.engines.publisher import Publisher, PublisherOptions
-from tests.contract.deployments import FORMS, Deployment, Distributed, Embedded, Tenant, tenant_of
+from tests.contract.deployments import Deployment, Distributed, Embedded, Tenant, tenant_of
 from tests.kafka_fixtures import own_topics, settings_for
 
 
-@pytest.fixture(scope="session", params=FORMS)
+@pytest.fixture(scope="session")
 def deployment(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    form: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Deployment]:
-    directory = tmp_path_factory.mktemp(request.param)
-    if request.param == "embedded":
+    directory = tmp_path_factory.mktemp(form)
+    if form == "embedded":
         with closing(Embedded(directory)) as embedded:
             yield embedded
         return

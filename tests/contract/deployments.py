@@ -12,15 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-import pytest
-
 from brokers.broker_settings import KafkaSettings
 from lab.engines.publisher import Publisher
 from tests.processes import Api, Service, until
 from tests.roles import Role
-
-FORMS = ("embedded", pytest.param("kafka", marks=pytest.mark.faults))
-"""Parameters of a fixture: one of both forms."""
 
 SESSION = ("--set", "kafka.session_timeout_s=2")
 WAIT_S = 60.0

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete  # type: ignore[import-untyped]
 
+from bridge.bounds import SPOOL_BYTES_MAX
 from bridge.delivery.delivery import Delivery
 from bridge.delivery.lease import Lease
 from bridge.delivery.spool import Spool
@@ -26,7 +27,7 @@ from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from logs.producer import ReplaceableProducer
 from schemas.identities import Offset, PublisherKey, StreamKey
-from schemas.limits import BRIDGE_SESSION_S, SPOOL_BYTES_MAX
+from schemas.limits import BRIDGE_SESSION_S
 from schemas.positions import Position
 from schemas.records import Record, encode_record
 from schemas.topics import encode_stream

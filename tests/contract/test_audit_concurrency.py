@@ -19,7 +19,7 @@ from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
 from schemas.events import BlockEvent
 from schemas.identities import Offset
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification
 from streams.kernel import Kernel
@@ -124,7 +124,7 @@ def test_what_is_kept_while_records_are_folded_is_what_the_log_says(
         done.set()
         reader.join()
     assert not failures
-    answers = AnswersLog(tmp_path / "answers")
+    answers = ANSWERS.opened(tmp_path)
     chunks = queue.take()
     answers.append([encode_answers(1, SEED, *chunk) for chunk in chunks])
     kept, dropped, unsettled = queue.counts()

@@ -12,7 +12,7 @@ from query_api.http.requests.queries import Query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
 from schemas.events import paired_key
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification, VerificationResult
 from streams.kernel import Kernel
@@ -71,7 +71,7 @@ def ask(kernel: Kernel, queue: AuditQueue, tokens: list[int]) -> list[int]:
 
 
 def verified(queue: AuditQueue, log: EmbeddedLog, directory: Path) -> VerificationResult:
-    answers = AnswersLog(directory / "answers")
+    answers = ANSWERS.opened(directory)
     answers.append([encode_answers(1, SEED, *chunk) for chunk in queue.take()])
     found = AnswersVerification(answers, log, None).run()
     answers.close()

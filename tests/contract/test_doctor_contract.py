@@ -74,6 +74,7 @@ def serves(
     }
 
 
+@pytest.mark.both_forms
 def test_what_an_engine_says_of_itself_is_shown(
     tenant: Tenant, publisher: Publisher, engine: EngineServer
 ) -> None:
@@ -208,6 +209,7 @@ def conditions(tenant: Tenant) -> list[str]:
     return [one["message"] for one in found if one["part"] == "outcomes"]
 
 
+@pytest.mark.both_forms
 def test_tokens_that_differ_from_the_first_block_on_are_found(
     tenant: Tenant, publisher: Publisher
 ) -> None:

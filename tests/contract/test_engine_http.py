@@ -44,6 +44,7 @@ def told(tenant: Tenant, **wanted: object) -> None:
         raise AssertionError(f"{error}\nIt is {service(tenant)}") from error
 
 
+@pytest.mark.both_forms
 def test_an_engine_is_found_by_its_base_url_and_found_again_where_it_is_after_a_restart(
     tenant: Tenant, engine: EngineServer
 ) -> None:

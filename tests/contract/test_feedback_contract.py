@@ -47,12 +47,13 @@ def under_way(api: Api, tenant: Tenant) -> int:
     return sum(one["requests"] for one in targets if one["tenant_id"] == tenant.tenant_id)
 
 
-@pytest.mark.parametrize("by", ["decision_id", "request_id"])
-def test_it_is_taken_without_a_pause_and_once(tenant: Tenant, other: Api, by: str) -> None:
+@pytest.mark.both_forms
+def test_it_is_taken_without_a_pause_and_once(tenant: Tenant, other: Api) -> None:
     counts: list[dict[str, Any]] = []
-    for _ in range(REQUESTS):
+    for number in range(REQUESTS):
         request_id = uuid.uuid4().hex
         names = {"request_id": request_id, "decision_id": route(tenant, request_id)}
+        by = ("decision_id", "request_id")[number % 2]
         told = {by: names[by], "event": "completed", "output_tokens": 3}
         counts += [other.post("/feedback", told)[1] for _ in range(2)]
     assert counts[::2] == [{"accepted": 1, "repeated": 0, "unknown": 0}] * REQUESTS

@@ -82,6 +82,7 @@ def test_what_cannot_be_read_is_lost_or_incomplete(tenant: Tenant, publisher: Pu
     assert incarnation["seen"]["intervals"] == [[0, 2], [5, 6]]
 
 
+@pytest.mark.both_forms
 def test_it_is_the_same_in_msgpack_after_a_restart_and_from_the_log_alone(
     deployment: Deployment, tenant: Tenant, publisher: Publisher
 ) -> None:

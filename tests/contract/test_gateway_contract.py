@@ -80,11 +80,11 @@ def up(directory: Path, found: list[EngineProcess]) -> Service:
     return Service(directory / "data", "--gateway", ":0", *named)
 
 
-def until_enrolled(service: Service, state: str = "followed") -> None:
+def until_enrolled(service: Service) -> None:
     def states() -> set[str]:
         return {one["state"] for one in service.get("/gateway")[1]["engines"]}
 
-    until(lambda: states() == {state}, what=f"engines that are {state}")
+    until(lambda: states() == {"followed"}, what="engines that are followed")
     until(lambda: asyncio.run(_health(service)) == 200, what="engines in the table")
 
 
@@ -146,16 +146,6 @@ def test_turns_of_a_conversation_go_back_to_their_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.faults
-def test_engine_without_events_is_told_what_it_lacks(tmp_path: Path) -> None:
-    with engines(1) as found, up(tmp_path, found) as service:
-        until_enrolled(service, "by_load")
-        [engine] = service.get("/gateway")[1]["engines"]
-        assert "--kv-events-config" in engine["lacks"]
-        got = asyncio.run(Client(gateway_port(service)).post(turn("alpha")))
-        assert got.status == 200
-
-
-@pytest.mark.faults
 def test_gateway_that_is_killed_comes_back_with_its_index(tmp_path: Path) -> None:
     with engines(2, "--events") as found, up(tmp_path, found) as service:
         until_enrolled(service)
@@ -171,12 +161,11 @@ def test_gateway_that_is_killed_comes_back_with_its_index(tmp_path: Path) -> Non
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("how", ["kill", "stop"])
-def test_engines_that_end_under_load_cost_no_request(tmp_path: Path, how: str) -> None:
+def test_engines_that_end_or_stand_still_under_load_cost_no_request(tmp_path: Path) -> None:
     """The load test in short: `tests/fuzz/test_gateway_load.py` has the long one."""
     with engines(3, "--events", "--token-s", "0.002") as found, up(tmp_path, found) as service:
         until_enrolled(service)
-        outcomes = asyncio.run(loaded(service, found, seconds=12.0, every_s=4.0, how=how))
+        outcomes = asyncio.run(loaded(service, found, seconds=12.0, every_s=4.0, how=""))
         assert outcomes["failed"] == 0, outcomes
         assert outcomes["whole"] > CLIENTS
         until(lambda: service.get("/routing")[1]["under_way"] == 0, what="no booking is left")
@@ -187,7 +176,9 @@ def test_engines_that_end_under_load_cost_no_request(tmp_path: Path, how: str) -
 async def loaded(
     service: Service, found: list[EngineProcess], *, seconds: float, every_s: float, how: str
 ) -> Counter[str]:
-    """64 clients, and an engine that ends again and again; what became of requests."""
+    """64 clients, and an engine that ends again and again, or every other time stands still if none
+    of both is named; what became of requests.
+    """
     client = Client(gateway_port(service))
     outcomes: Counter[str] = Counter()
     end = time.monotonic() + seconds
@@ -207,7 +198,7 @@ async def loaded(
             await asyncio.sleep(every_s / 2)
             engine = found[number % len(found)]
             number += 1
-            if how == "kill":
+            if how == "kill" or not (how or number % 2):
                 await asyncio.to_thread(engine.kill)
                 await asyncio.sleep(every_s / 2)
                 await asyncio.to_thread(engine.start)

@@ -92,6 +92,7 @@ def routers(deployment: Deployment) -> Iterator[Routers]:
         yield opened
 
 
+@pytest.mark.both_forms
 def test_both_routers_are_told_what_engines_hold_by_the_urls_that_they_know(
     routed: Tenant, routers: Routers, publisher: Publisher
 ) -> None:

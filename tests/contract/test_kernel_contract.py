@@ -421,6 +421,47 @@ def test_a_placeholder_of_a_group_is_of_that_groups_block(bench: Bench, group: i
     assert (match.gpu, match.cpu) == (3 * BLOCK_SIZE, 3 * BLOCK_SIZE)
 
 
+@pytest.mark.parametrize("elsewhere", [{"medium": Medium.CPU}, {"shared": True}], ids=str)
+def test_what_hangs_on_a_block_that_its_batch_has_removed_is_of_its_chain(
+    bench: Bench, elsewhere: dict[str, Any]
+) -> None:
+    """SGLang's write-back (0.5.15 to 0.5.20) says children first which pages it keeps."""
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    first, second, third = (prompt_hashes(ABC)[at : at + 8] for at in (0, 8, 16))
+    removed = [RemovedBlocks(sequence=2, hashes=one) for one in (third, second)]
+    kept = [
+        stored(ABC, start=2, sequence=2, **elsewhere),
+        stored(ABC[:2], start=1, sequence=2, **elsewhere),
+    ]
+    bench.apply(publisher, *removed, *kept)
+    assert (bench.ask(ABC), bench.kernel.left_out(publisher)) == ({"a": 3}, [])
+    bench.apply(publisher, RemovedBlocks(sequence=3, hashes=first + second, **elsewhere))
+    late = RemovedBlocks(sequence=3, hashes=third, **elsewhere)
+    bench.apply(publisher, late, stored(ABC, start=2, sequence=4, **elsewhere))
+    assert bench.kernel.left_out(publisher) == [("unknown_parent", 1)], "of an earlier batch"
+    bench.apply(publisher, RemovedBlocks(sequence=5, hashes=first))
+    again = stored(ABC[:2], start=1, sequence=5, lora_name="adapter", parent=prompt_key(ABC[:1]))
+    bench.apply(publisher, again)
+    assert bench.kernel.left_out(publisher) == [("unknown_parent", 2)]
+
+
+def test_what_moved_is_of_its_own_scope(bench: Bench) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    of_other: dict[str, Any] = {
+        "lora_name": "adapter",
+        "parent": prompt_key(ABC[:1]),
+        "medium": Medium.CPU,
+    }
+    bench.apply(
+        publisher,
+        RemovedBlocks(sequence=2, hashes=prompt_hashes(ABC)),
+        stored(ABC[:2], start=1, sequence=2, **of_other),
+    )
+    assert bench.kernel.left_out(publisher) == [("unknown_parent", 1)]
+
+
 def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, ABC)

@@ -220,6 +220,21 @@ def test_where_there_is_no_room_it_is_known_until_a_clear(bench: Bench) -> None:
     assert bench.kernel.left_out(publisher) == []
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_or_until_each_copy_is_removed(bench: Bench, times: int) -> None:
+    publisher = bench.publisher()
+    for number in range(MAX + 1):
+        for _ in range(1 + times):
+            bench.store(publisher, (number,), hashes=u64s([10_000 + number]), undecided=True)
+        bench.remove(publisher, u64s([10_000 + number]))
+    for left in reversed(range(times)):
+        assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, MAX), ("overflow", 1)]
+        for number in range(MAX + 1):
+            bench.remove(publisher, u64s([10_000 + number]))
+        assert bool(bench.kernel.left_out(publisher)) is bool(left)
+    assert (bench.blocks(), bench.kernel.unheld_removed(publisher)) == (0, 0)
+
+
 def test_tiers_are_counted_apart(bench: Bench) -> None:
     publisher = bench.publisher()
     announce(bench, publisher, PAIR, 2)

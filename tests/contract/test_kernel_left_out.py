@@ -26,6 +26,7 @@ REFUSED: dict[str, list[StoredBlocks]] = {
     "unresolved": [stored(ABC, tokens=b"", block_size=0)],
     f"block_size:{2 * BLOCK_SIZE}": [stored(ABC, block_size=2 * BLOCK_SIZE)],
     f"block_size:{4 * BLOCK_SIZE}": [stored(ABC, tokens=b"", block_size=4 * BLOCK_SIZE)],
+    "chunks_differ": [stored(ABC, block_size=2 * BLOCK_SIZE, medium=Medium.CPU)],
     "token_count": [stored(ABC, tokens=prompt_tokens(ABC)[:-4])],
     "extra_keys": [stored(ABC, extra_keys=(b"x",))],
     "seed": [stored(ABC, tokens=b"", token_hashes=u64s([1, 2, 3]))],
@@ -46,6 +47,20 @@ def test_it_is_known_by_its_reason_and_shown_nowhere_else(bench: Bench, reason: 
     held = 3 if reason == "hash_conflict" else 0
     assert bench.blocks() == held
     assert len(bench.kernel.scopes()) == bool(held)
+
+
+def test_chunks_beside_the_gpu_are_told_from_blocks_of_a_size_that_is_not_registered(
+    bench: Bench,
+) -> None:
+    publisher = bench.publisher()
+    bench.store(publisher, ABC)
+    bench.store(publisher, (7, 8, 9), block_size=8 * BLOCK_SIZE, medium=Medium.CPU)
+    bench.store(publisher, (4, 5, 6), block_size=8 * BLOCK_SIZE, tokens=b"", shared=True)
+    assert bench.kernel.left_out(publisher) == [("chunks_differ", 6)]
+    bench.store(publisher, (1, 2), block_size=8 * BLOCK_SIZE)
+    left_out = [(f"block_size:{8 * BLOCK_SIZE}", 2), ("chunks_differ", 6)]
+    assert bench.kernel.left_out(publisher) == left_out
+    assert bench.ask(ABC) == {"a": 3}
 
 
 ENDS: dict[str, Callable[[Bench, Any], object]] = {
@@ -147,12 +162,30 @@ def test_another_block_of_a_name_stays_left_out_when_the_first_is_announced_agai
     assert (bench.ask((1,)), bench.kernel.left_out(publisher)) == ({}, [])
 
 
-def test_what_has_no_room_is_known_until_a_clear(bench: Bench) -> None:
+@pytest.mark.parametrize("first", [0, MAX])
+def test_what_has_no_room_is_known_until_so_many_are_removed(bench: Bench, first: int) -> None:
     publisher = bench.publisher()
+    bench.store(publisher, (1,))  # so that what it removes is of a group of prefixes
     for number in range(MAX + 2):
         bench.store(publisher, (0,), hashes=u64s([number]), parent=5)
     assert bench.kernel.left_out(publisher) == [("overflow", 1), ("unknown_parent", MAX)]
+    order = [*range(first, MAX + 2), *range(first)]
+    bench.remove(publisher, u64s([number + 100 for number in order]), Medium.CPU)
+    assert bench.kernel.left_out(publisher) == [("overflow", 1), ("unknown_parent", MAX)]
+    for number in order:
+        assert bench.kernel.left_out(publisher) != []
+        bench.remove(publisher, u64s([number]))
+    assert bench.kernel.left_out(publisher) == []
+    assert bench.kernel.unheld_removed(publisher) == 0
+    bench.remove(publisher, u64s([7]))
+    assert bench.kernel.unheld_removed(publisher) == 1
+
+
+def test_or_until_a_clear(bench: Bench) -> None:
+    publisher = bench.publisher()
     for number in range(MAX + 2):
+        bench.store(publisher, (0,), hashes=u64s([number]), parent=5)
+    for number in range(MAX + 1):
         bench.remove(publisher, u64s([number]))
     assert bench.kernel.left_out(publisher) == [("overflow", 1)]
     bench.apply(publisher, ClearedBlocks(sequence=2))

@@ -86,6 +86,7 @@ def await_end(served: Served, command_id: str, *, is_in_time: bool = True) -> di
     return state()
 
 
+@pytest.mark.both_forms
 def test_workers_execute_what_lmcaches_routes_say(served: Served, name: str) -> None:
     with workers_of(served, name, 2) as workers, workers_of(served, f"{name}-b", 2):
         at = {"instance_id": name, "location": CPU}
@@ -158,6 +159,7 @@ def test_a_worker_that_is_gone_ends_a_command_in_time(served: Served, name: str)
         workers[0] = Commanded(served, name)  # to be closed again
 
 
+@pytest.mark.both_forms
 def test_what_became_of_commands_is_known_after_kill_9_of_all(served: Served, name: str) -> None:
     with workers_of(served, name) as workers:
         status, document, _ = post(served, "/clear", {"instance_id": name, "location": CPU})
@@ -173,6 +175,7 @@ def test_what_became_of_commands_is_known_after_kill_9_of_all(served: Served, na
         assert len(workers[0].socket.requests) <= 2, "nothing is executed twice"
 
 
+@pytest.mark.both_forms
 def test_a_command_that_no_bridge_executes_is_ended(served: Served, name: str) -> None:
     if served.bridge is None:
         pytest.skip("the embedded form has no bridge that could be away")

@@ -15,7 +15,6 @@ import pytest
 
 from brokers.broker_settings import KafkaSettings
 from devtools.broker import free_ports
-from tests.contract.deployments import FORMS
 from tests.kafka_fixtures import own_topics, settings_for
 from tests.lmcache import CPU, DISK, ScriptedWorker
 from tests.lmcache_service import CHUNK, LmcacheService
@@ -46,12 +45,12 @@ class Served(LmcacheService):
         return found
 
 
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module")
 def served(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    form: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp(f"lmcache-{request.param}")
-    if request.param == "embedded":
+    directory = tmp_path_factory.mktemp(f"lmcache-{form}")
+    if form == "embedded":
         with closing(Served(directory, None)) as served:
             yield served
         return
@@ -93,6 +92,7 @@ def test_what_a_worker_stores_and_evicts_is_answered(
     served.await_match(keys, name, 3, 1, 0, "exact")
 
 
+@pytest.mark.both_forms
 def test_a_worker_is_listed_as_it_registered(
     served: Served, worker: ScriptedWorker, name: str
 ) -> None:
@@ -115,6 +115,7 @@ def test_a_worker_is_listed_as_it_registered(
     assert stats["total_key_count"] >= 3
 
 
+@pytest.mark.both_forms
 def test_a_loss_is_told_and_repaired_by_a_full_sync(
     served: Served, worker: ScriptedWorker, name: str
 ) -> None:
@@ -239,6 +240,7 @@ def test_a_new_process_of_a_worker_begins_anew(served: Served, name: str) -> Non
         served.until(lambda: not served.workers(name), "its end")
 
 
+@pytest.mark.both_forms
 def test_what_is_on_disk_outlasts_a_restart_in_order(served: Served, name: str) -> None:
     with ScriptedWorker(served.ports, name) as worker:
         worker.register()
@@ -281,6 +283,7 @@ def test_bytes_that_are_no_messages_are_counted_and_nobody_is_harmed(
     served.await_match([1, 2], name, 2, 2, 0, "exact")
 
 
+@pytest.mark.both_forms
 def test_after_kill_9_of_all_a_worker_is_asked_for_what_it_holds(served: Served, name: str) -> None:
     with ScriptedWorker(served.ports, name) as worker:
         worker.register()

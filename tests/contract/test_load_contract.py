@@ -48,6 +48,7 @@ def test_what_is_said_of_an_instance_is_shown_and_part_of_its_registration(tenan
     publisher.close()
 
 
+@pytest.mark.both_forms
 def test_an_engine_with_an_http_address_is_asked_how_much_it_carries(tenant: Tenant) -> None:
     metric = tenant.deployment.metric
     samples = metric("reprise_bridge_load_samples_total")
@@ -59,11 +60,19 @@ def test_an_engine_with_an_http_address_is_asked_how_much_it_carries(tenant: Ten
         tenant.until(
             lambda: metric("reprise_bridge_load_samples_total") >= samples + 2, "two samples"
         )
+        tenant.until(lambda: (3, 2) in carried(tenant), "what it carries where it is decided by")
         assert metric("reprise_bridge_load_dropped_total", reason="bad_number") > dropped
         assert metric("reprise_bridge_load_servers") >= 1
         assert metric("reprise_bridge_load_period_seconds") == 1.0
         assert metric("reprise_internal_errors_total") == 0
     publisher.close()
+
+
+def carried(tenant: Tenant) -> list[tuple[int | None, int | None]]:
+    """What runs and what waits at each instance, by the routing log."""
+    targets = tenant.api.get("/routing")[1]["targets"]
+    own = [one for one in targets if one["tenant_id"] == tenant.tenant_id]
+    return [(one["running"], one["waiting"]) for one in own]
 
 
 def _begin(engine: EngineServer, publisher: Publisher) -> None:

@@ -150,6 +150,7 @@ def test_a_writer_that_ends_takes_its_segment_along(deployment: Deployment) -> N
     shown.until_is(state="gone")
 
 
+@pytest.mark.both_forms
 def test_what_is_known_of_segments_survives_a_restart_of_everything(
     deployment: Deployment, shown: Shown, path: Path
 ) -> None:

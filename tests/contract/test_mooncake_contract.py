@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(180)
 TOKENS = list(range(1000, 1064))
 OTHERS = list(range(2000, 2064))
 HASHES = [2**63 + 1, 2, 3, 4]
-POOL = {"type": "Mooncake", "instance_id": "pool"}
+POOL = {"type": "Mooncake", "instance_id": "pool", "kv_offloading": "native"}
 
 
 @pytest.fixture
@@ -152,6 +152,8 @@ def test_what_only_the_pool_has_is_found_by_what_the_pool_knows(
     await_longest(tenant, a=48, b=48)
 
 
+@pytest.mark.both_forms
+@pytest.mark.parametrize("master", ["main"], indirect=True)
 def test_what_no_engine_has_named_leaves_a_doubt_until_one_does(
     tenant: Tenant, master: Master, engines: list[Publisher]
 ) -> None:
@@ -273,6 +275,8 @@ def test_a_batch_that_is_lost_is_told(
     assert longest(tenant) == {"a": 64, "b": 16}
 
 
+@pytest.mark.both_forms
+@pytest.mark.parametrize("master", ["main"], indirect=True)
 def test_a_pool_is_one_service(tenant: Tenant, master: Master, engines: list[Publisher]) -> None:
     connect(tenant, master, engines)
     engines[0].publish([announced(TOKENS, HASHES)])

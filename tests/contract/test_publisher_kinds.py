@@ -137,6 +137,51 @@ def test_a_publisher_of_the_configuration_file_is_followed(
         configured.close()
 
 
+DOUBTED = [
+    (CASES[0], "partial_reuse", {"kv_partial_reuse": "none"}),
+    (CASES[3], "groups_unknown", {"kv_cache_groups": "one", "kv_partial_reuse": "none"}),
+]
+
+
+@pytest.mark.parametrize("is_said", [False, True], ids=["default", "ruled out"])
+@pytest.mark.parametrize(("case", "reason", "said"), DOUBTED, ids=["tensorrt-llm", "dynamo"])
+def test_a_kind_that_hides_something_is_exact_where_its_registration_rules_that_out(
+    tenant: Tenant, sender: Sender, case: Case, reason: str, said: dict[str, str], is_said: bool
+) -> None:
+    entry = {**entry_of(case, tenant, sender), "instance_id": "a", **(said if is_said else {})}
+    status, answer = tenant.api.post("/register", entry)
+    assert status == 200, answer
+    sender.await_subscriber()
+    frames = {one.name: one.frames for one in captured_messages()}
+    name, matched = case.found[0]
+    sender.send(frames[f"{case.version}/{name}"])
+    tenant.await_longest(PROMPT, matched, block_size=BLOCK)
+    due = ("exact", "") if is_said else ("unconfirmed", reason)
+
+    def is_due() -> bool:
+        (one,) = tenant.services()
+        return (one["State"], one["Reason"]) == due
+
+    tenant.until(is_due, f"{due} of {case.kind}")
+    if is_said:
+        return
+    assert tenant.await_finding(reason)["instance_id"] == "a"
+    # Said of an engine that is followed, it is so at once: nothing is sent any more.
+    assert tenant.api.post("/register", entry | said)[0] == 400
+    status, answer = tenant.api.post("/register", entry | said | {"replace": True})
+    assert status == 200, answer
+    due = ("exact", "")
+    tenant.until(is_due, f"{due} of {case.kind}")
+    assert tenant.longest(PROMPT, block_size=BLOCK) == matched
+    (one,) = tenant.services()
+    shown = (one["KvPartialReuse"], one["KvCacheGroups"])
+    assert shown == ("none", said.get("kv_cache_groups", ""))
+    name, matched = case.found[1]
+    sender.send(frames[f"{case.version}/{name}"])
+    tenant.await_longest(PROMPT, matched, block_size=BLOCK)
+    assert (is_due(), tenant.metric("reprise_bridge_dropped_total")) == (True, 0)
+
+
 def test_ranks_of_one_stream_are_registered_at_one_endpoint(tenant: Tenant, sender: Sender) -> None:
     """Each has its own of it; until all of them are registered the answers say so."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from lab.engines.publisher import Publisher
+from streams.kernel import native_available
 from tests.contract.deployments import Tenant
 
 PROMPTS = count()
@@ -132,6 +134,7 @@ def test_what_a_client_says_of_an_instance_counts(routing: Routing) -> None:
     routing.tell(decision, "completed")
 
 
+@pytest.mark.both_forms
 def test_what_is_under_way_survives_a_restart_and_so_do_its_reports(routing: Routing) -> None:
     ended, left = routing.route("a"), routing.route("a")
     routing.tell(ended, "completed")
@@ -157,6 +160,7 @@ def test_the_log_is_shown_as_msgpack_to_whoever_asks_for_that(routing: Routing) 
     assert msgspec.msgpack.decode(body).keys() == routing.shown().keys()
 
 
+@pytest.mark.both_forms
 def test_every_decision_is_proven_from_the_log_of_them(routing: Routing) -> None:
     for policy in ("wait-and-work", "blocks", "algorithm-1:fetch=off"):
         routing.route("a", "b", policy=policy, session_id="s")
@@ -169,3 +173,31 @@ def test_every_decision_is_proven_from_the_log_of_them(routing: Routing) -> None
     assert result.returncode == 0, result.stdout
     assert found[1] == found[2]
     assert int(found[1]) >= 3
+
+
+@pytest.mark.both_forms
+@pytest.mark.skipif(not native_available(), reason="the Rust kernel is not built")
+def test_what_the_kernel_decides_is_known_as_all_else_is(
+    tenant: Tenant, publisher: Publisher, routing: Routing
+) -> None:
+    tenant.connect(publisher)  # an index that has nobody to ask is Python's to say
+    before = tenant.deployment.metric("reprise_routing_kernel_decisions_total", outcome="decided")
+    decided: list[dict[str, Any]] = []
+
+    def runs() -> set[str]:
+        decided.append(routing.route())
+        return {one["decision_id"].partition("-")[0] for one in decided}
+
+    routing.until(lambda: len(runs()) > 1, "a decision of the kernel behind one of Python")
+    decided += [routing.route() for _ in range(20)]
+    after = tenant.deployment.metric("reprise_routing_kernel_decisions_total", outcome="decided")
+    assert after > before
+    for one in decided:
+        status, shown = tenant.api.get(f"/decisions/{one['decision_id']}")
+        assert (status, shown["request_id"]) == (200, one["request_id"])
+    assert sum(routing.requests().values()) == len(decided)
+    routing.await_log()
+    assert sum(routing.requests().values()) == len(decided)
+    assert all(routing.tell(one, "completed")["accepted"] == 1 for one in decided)
+    assert routing.requests() == {}
+    routing.await_log()

@@ -72,6 +72,7 @@ def test_hashes_find_what_their_tokens_find(tenant: Tenant, publisher: Publisher
     assert found == tenant.api.post("/query", fields | {"token_ids": TOKENS})
 
 
+@pytest.mark.both_forms
 def test_text_finds_what_its_tokens_find_and_an_engine_makes_them(
     tenant: Tenant, publisher: Publisher
 ) -> None:
@@ -176,6 +177,7 @@ def digest_of(publisher: Publisher, registration: Registration) -> tuple[str, in
     return f"{view.digest:016x}", view.entries
 
 
+@pytest.mark.both_forms
 def test_answers_and_digest_are_the_engines_own_truth_under_eviction_and_offloading(
     tenant: Tenant, publisher: Publisher
 ) -> None:
@@ -403,6 +405,7 @@ def test_a_clear_of_tomorrow_may_have_meant_less_and_says_so_until_a_plain_one(
     tenant.until(lambda: tenant.state() == "exact", "an exact answer")
 
 
+@pytest.mark.both_forms
 def test_an_engine_that_is_not_up_yet_is_followed_when_it_comes(tenant: Tenant) -> None:
     """Until then it is said within seconds that nobody listens there, and why that may be."""
     early = Publisher(PublisherOptions())
@@ -453,6 +456,7 @@ def test_a_registration_is_shown_and_the_same_one_again_changes_nothing(
     }
 
 
+@pytest.mark.both_forms
 def test_a_registration_that_was_wrong_is_replaced_and_one_that_is_refused_changes_nothing(
     tenant: Tenant, publisher: Publisher
 ) -> None:
@@ -472,8 +476,13 @@ def test_a_registration_that_was_wrong_is_replaced_and_one_that_is_refused_chang
         assert service["Endpoint"] == moved.endpoint
         moved.publish([chain(9, TOKENS[:16])])
         tenant.await_longest(TOKENS, 16)
+        # Of another stream: what it replaces is another publisher's.
+        assert tenant.register(moved, replace=True, block_size=32)[0] == 200
+        tenant.until(lambda: [one["BlockSize"] for one in tenant.services()] == [32], "one alone")
+        tenant.until(lambda: tenant.query(TOKENS) == {}, "no answer of what it replaces")
 
 
+@pytest.mark.both_forms
 def test_an_unregistered_publisher_is_forgotten_with_its_blocks(
     tenant: Tenant, publisher: Publisher
 ) -> None:
@@ -495,6 +504,7 @@ def test_an_unregistered_publisher_is_forgotten_with_its_blocks(
     tenant.await_longest(TOKENS, 16)
 
 
+@pytest.mark.both_forms
 def test_publishers_of_conductors_configuration_file_are_followed(
     tenant: Tenant, publisher: Publisher, tmp_path: Path
 ) -> None:
@@ -584,6 +594,7 @@ def test_a_bad_query_is_refused_in_conductors_envelope(tenant: Tenant) -> None:
     assert (status, msgpack.unpackb(body)) == (400, {"error": text, **envelope})
 
 
+@pytest.mark.both_forms
 def test_health_readiness_and_answers_say_how_much_of_the_log_they_know(
     tenant: Tenant, publisher: Publisher
 ) -> None:
@@ -609,6 +620,7 @@ def test_health_readiness_and_answers_say_how_much_of_the_log_they_know(
 # Restarts of the service
 
 
+@pytest.mark.both_forms
 def test_a_restarted_service_answers_as_before_and_goes_on_by_itself(
     tenant: Tenant, publisher: Publisher
 ) -> None:

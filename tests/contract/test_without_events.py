@@ -186,6 +186,7 @@ def test_a_failed_prompt_is_held_by_nobody_nor_one_that_went_elsewhere(fleet: Fl
         assert sorted(fleet.cached(tokens).values()) == [0, 0]
 
 
+@pytest.mark.both_forms
 def test_what_is_unregistered_is_no_candidate_and_is_forgotten(fleet: Fleet) -> None:
     fleet.add("a", "b")
     tokens = prompt()
@@ -198,6 +199,7 @@ def test_what_is_unregistered_is_no_candidate_and_is_forgotten(fleet: Fleet) -> 
     assert fleet.cached(tokens) == {"a": 0, "b": 0}
 
 
+@pytest.mark.both_forms
 def test_all_of_it_survives_a_restart(fleet: Fleet) -> None:
     fleet.add("a", "b")
     tokens = prompt()

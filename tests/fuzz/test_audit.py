@@ -17,11 +17,13 @@ from reprise.cli.audit import decision_lines, lines_of
 from routing.audit import VerifiedDecisions
 from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord, encode_routing
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from streams.audit.verification import AUDIT_SEEDS_MAX, AnswersVerification
 from tests.fuzz.mutation import Base, Mutator
 from tests.unit.routing.observed.records import RUN, a_decision
 from tests.unit.streams.audit.test_verification import RECORDS, answer, instance, record
+
+pytestmark = pytest.mark.smoke  # a seed decides, without a process, in half a second
 
 CASES = 2_000
 
@@ -31,8 +33,8 @@ def moves_a_cursor(line: str) -> bool:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Iterator[AnswersLog]:
-    opened = AnswersLog(tmp_path / "answers")
+def answers(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    opened = ANSWERS.opened(tmp_path)
     yield opened
     opened.close()
 
@@ -43,7 +45,7 @@ def mutator(seed: int) -> Mutator:
 
 
 def test_answers_of_any_bytes_are_proven_refused_or_unreadable(
-    answers: AnswersLog, log: EmbeddedLog, mutator: Mutator
+    answers: EmbeddedLog, log: EmbeddedLog, mutator: Mutator
 ) -> None:
     log.append(RECORDS)
     good = record(answer(1, [instance(8)], 1), answer(2, [instance(4)], 2))
@@ -69,7 +71,7 @@ def test_decisions_of_any_bytes_are_proven_refused_or_unreadable(mutator: Mutato
 
 
 def test_answers_of_many_seeds_cost_no_fold_of_the_log_each(
-    answers: AnswersLog, log: EmbeddedLog
+    answers: EmbeddedLog, log: EmbeddedLog
 ) -> None:
     log.append(RECORDS)
     values = [record(answer(2, [instance(4)], 1), seed=seed) for seed in range(1_000)]

@@ -239,7 +239,7 @@ def test_table_and_registry_for_a_replica(seed: int, scaled: Callable[[int], int
         assert replica.internal_errors == 0
         assert snapshot.registry.registrations[GOOD.publisher] == GOOD
         assert replica.entries_skipped > 0
-        check_rows(cast(RowReader, snapshot.table), count)
+        check_rows(snapshot.table, count)
 
 
 async def read(

@@ -335,16 +335,12 @@ def replays() -> list[Replay]:
 REPLAYS = replays()
 
 
-@pytest.mark.parametrize("replay", REPLAYS, ids=[replay.name for replay in REPLAYS])
 def test_a_reply_with_anything_wrong_costs_no_other_reply(
-    replay: Replay,
-    random: Random,
-    seed: int,
-    scaled: Callable[[int], int],
-    caplog: pytest.LogCaptureFixture,
+    random: Random, seed: int, scaled: Callable[[int], int], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor does one that never comes: what is asked for again comes then."""
-    for _ in range(max(scaled(MUTATIONS // 5) // len(REPLAYS) // REPLIES, 1)):
+    rounds = max(scaled(MUTATIONS // 5) // len(REPLAYS) // REPLIES, 1)
+    for replay in REPLAYS * rounds:
         payloads = [
             msgspec.msgpack.encode([100.5 + number, *random.choice(replay.payloads)[1:]])
             for number in range(REPLIES)
@@ -392,7 +388,7 @@ async def repaired(vector: Vector, endpoint: str) -> list[SequencedRecord]:
     registered = vector.registration
     sequencer = Sequencers()
     sequencer.add(registered, repairs=True)
-    sequencer[registered.publisher].place(Anchor(NO_CURSOR, 0.0))
+    sequencer[registered.publisher].set_anchor(Anchor(NO_CURSOR, 0.0))
     sequencer[registered.publisher].hold()
     records: list[SequencedRecord] = []
 

@@ -1,12 +1,11 @@
 """Advice that is acted on, by the service as a process, with LMCache's workers by their script.
 
-engines   by vLLM's publisher: `hot` holds a prompt that all ask for, `cold` has nothing; where
-          there are more, `warm` holds another one, and `cool` has nothing
+engines   by vLLM's publisher: `hot` holds a prompt that all ask for, `cold` has nothing
 workers   one of each, which write down what they are asked
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -32,42 +31,26 @@ ROUNDS = 6
 
 SIZE, BLOCKS = 16, 64
 TOKENS = list(range(1, 1 + SIZE * BLOCKS))
-OTHERS = list(range(100_001, 100_001 + SIZE * BLOCKS))
 PROMPTS = 12
 """More than a prefix needs to be hot: 0.1 a second over a minute are 6."""
 
-PEERS = {
-    "hot": "10.0.0.1:8200",
-    "cold": "10.0.0.2:8200",
-    "warm": "10.0.0.3:8200",
-    "cool": "10.0.0.4:8200",
-}
-HOLDS = {"hot": TOKENS, "warm": OTHERS}
-TWO = ("hot", "cold")
-FOUR = tuple(PEERS)
+PEERS = {"hot": "10.0.0.1:8200", "cold": "10.0.0.2:8200"}
 
 
 class Stage(LmcacheService):
     """A service with these instances."""
 
-    def __init__(
-        self,
-        directory: Path,
-        kafka: KafkaSettings | None,
-        *acting: str,
-        names: Sequence[str] = TWO,
-    ) -> None:
-        self.names = names
+    def __init__(self, directory: Path, kafka: KafkaSettings | None, *acting: str) -> None:
         self.ports = free_ports(3)
         listed = ",".join(map(str, self.ports))
         options = ("--lmcache", f"127.0.0.1:{listed}", "--set", "lmcache.model=m")
         super().__init__(directory, kafka, *options, answering=acting)
         self._ending = ExitStack()
         self._ending.callback(super().close)
-        self.sockets = {name: self._ending.enter_context(CommandSocket()) for name in names}
-        self.scripts = {name: self._worker(name) for name in names}
-        for name in names:
-            self._engine(name, HOLDS.get(name, []))
+        self.sockets = {name: self._ending.enter_context(CommandSocket()) for name in PEERS}
+        self.scripts = {name: self._worker(name) for name in PEERS}
+        self._engine("hot", TOKENS)
+        self._engine("cold", [])
 
     @property
     def api(self) -> Api:
@@ -97,26 +80,22 @@ class Stage(LmcacheService):
     # What is asked for
 
     def ask(self, prompts: int = 1) -> None:
-        """So many prompts to each who holds one, where others wait already."""
-        for name in self.names:
-            if name not in HOLDS:
-                continue
-            load = {"instance_id": name, "waiting": 8, "prefill_tokens": 100_000}
-            status, _ = self.api.post("/load", load)
-            assert status == 202
-            for _ in range(prompts):
-                status, answer = self.route(name)
-                assert status == 200, answer
+        """So many prompts to who holds it, where others wait already."""
+        load = {"instance_id": "hot", "waiting": 8, "prefill_tokens": 100_000}
+        status, _ = self.api.post("/load", load)
+        assert status == 202
+        for _ in range(prompts):
+            status, answer = self.route()
+            assert status == 200, answer
 
-    def route(self, name: str) -> tuple[int, Any]:
-        body = {"model": "m", "block_size": SIZE, "token_ids": HOLDS[name]}
-        return self.api.post("/route", body | {"candidates": [{"instance_id": name}]})
+    def route(self) -> tuple[int, Any]:
+        body = {"model": "m", "block_size": SIZE, "token_ids": TOKENS}
+        return self.api.post("/route", body | {"candidates": [{"instance_id": "hot"}]})
 
     def restart(self) -> None:
         """kill -9, and a start; an engine whose link is not up yet gets no prompts."""
         self.deployment.restart()
-        holders = [name for name in self.names if name in HOLDS]
-        self.until(lambda: all(self.route(name)[0] == 200 for name in holders), "routes")
+        self.until(lambda: self.route()[0] == 200, "routes")
 
     def asks_until(self, holds: Callable[[], object], what: str) -> None:
         def asked() -> object:
@@ -169,10 +148,10 @@ class Stage(LmcacheService):
             and (one["Connected"] is False or one["Reason"] == "link_down")
         }
 
-    def moves(self, name: str = "hot") -> list[dict[str, Any]]:
-        """What the worker of an instance was asked; who holds nothing is asked for nothing."""
-        assert not [one for one in self.names if one not in HOLDS and self.sockets[one].requests]
-        return self.sockets[name].requests
+    def moves(self) -> list[dict[str, Any]]:
+        """What the worker that holds it was asked; who holds nothing is asked for nothing."""
+        assert not self.sockets["cold"].requests
+        return self.sockets["hot"].requests
 
     def counted(self, what: str, **labels: str) -> float:
         return self.api.metric(f"reprise_acting_{what}_total", **labels)
@@ -181,16 +160,16 @@ class Stage(LmcacheService):
 Staged = Callable[..., Stage]
 
 
-@pytest.fixture(params=["embedded", "kafka"])
-def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
+@pytest.fixture
+def staged(form: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
     with ExitStack() as ending:
         kafka = None
-        if request.param == "kafka":
+        if form == "kafka":
             broker = request.getfixturevalue("kafka")
             kafka = settings_for(broker, ending.enter_context(own_topics(broker)))
 
-        def make(*options: str, names: Sequence[str] = TWO) -> Stage:
-            return ending.enter_context(closing(Stage(tmp_path, kafka, *options, names=names)))
+        def make(*options: str) -> Stage:
+            return ending.enter_context(closing(Stage(tmp_path, kafka, *options)))
 
         yield make
 
@@ -198,6 +177,7 @@ def staged(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Staged]:
 ACT = ("--set", "acting.on=true", "--set", f"acting.period_s={PERIOD_S}")
 
 
+@pytest.mark.both_forms
 def test_a_hot_prefix_is_copied_once_and_that_is_seen(staged: Staged) -> None:
     stage = staged(*ACT)
     stage.ask(PROMPTS)
@@ -240,70 +220,7 @@ def test_nothing_is_done_where_that_is_not_switched_on(staged: Staged) -> None:
     assert (document["acting"], document["acted"], stage.listed()) == (False, [], [])
 
 
-def test_a_worker_that_does_not_answer_fails_once_and_is_let_alone(staged: Staged) -> None:
-    stage = staged(*ACT)
-    stage.sockets["hot"].answer = lambda request: None
-    stage.ask(PROMPTS)
-    stage.asks_until(lambda: stage.counted("failed"), "a failure")
-    stage.sockets["hot"].answer = plain_answer
-    stage.await_rounds()
-    stage.scripts["hot"].close()  # and now it is dead
-    stage.await_rounds()
-    assert len(stage.moves()) == 1
-    [act] = stage.acted()
-    assert act["result"] == "failed"
-    assert act["reason"].startswith("worker 0: timeout: ")
-    assert (stage.counted("acted"), stage.counted("failed", result="failed")) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("answer", "result", "reason"),
-    [
-        ({"type": "ErrorMsg", "error": "no room"}, "failed", "worker 0: refused: no room"),
-        (b"\xc1", "failed", "worker 0: refused: The worker's answer cannot be read"),
-        ({"type": "MoveWorkerRetMsg", "num_tokens": 0}, "empty", "no token was copied"),
-    ],
-    ids=["refuses", "garbage", "has-nothing"],
-)
-def test_what_a_worker_does_not_do_does_not_count_as_held(
-    staged: Staged, answer: dict[str, Any] | bytes, result: str, reason: str
-) -> None:
-    stage = staged(*ACT)
-    stage.sockets["hot"].answer = lambda request: answer
-    stage.ask(PROMPTS)
-    stage.asks_until(lambda: result in stage.results(), "the result")
-    stage.await_rounds()
-    [act] = stage.acted()
-    assert (act["result"], act["tokens"]) == (result, 0)
-    assert reason in act["reason"]
-    assert len(stage.moves()) == len(stage.listed()) == 1
-    assert (stage.counted("acted"), stage.counted("failed", result=result)) == (1, 1)
-    log = stage.deployment.log()
-    assert f"{act['command_id']} is {result}, not done: {act['reason']}" in log
-    assert {one["held_back"] for one in stage.copies()} <= {"backing_off", "repeated"}
-
-
-def test_a_silent_worker_keeps_no_other_from_being_asked(staged: Staged) -> None:
-    stage = staged(*ACT, names=FOUR)
-    stage.sockets["hot"].answer = lambda request: None
-    stage.ask(PROMPTS)
-
-    def both_ended() -> bool:
-        found = {(one["source"], one["result"]) for one in stage.acted()}
-        return {("hot", "failed"), ("warm", "done")} <= found
-
-    stage.asks_until(both_ended, "an end of each")
-    stage.await_rounds()
-    acted = stage.acted()
-    assert all(one["result"] == "failed" for one in acted if one["source"] == "hot")
-    assert all(one["source"] in HOLDS or one["result"] == "done" for one in acted)
-    brought = [(one["prefix_hash"], one["target"]) for one in acted]
-    assert len(brought) == len(set(brought)), "each to each once"
-    asked = {name: len(socket.requests) for name, socket in stage.sockets.items()}
-    assert asked == {name: [one["source"] for one in acted].count(name) for name in FOUR}
-    assert stage.counted("faults") == 0
-
-
+@pytest.mark.both_forms
 def test_a_kill_between_a_command_and_its_result_repeats_nothing(staged: Staged) -> None:
     stage = staged(*ACT)
     stage.sockets["hot"].answer = lambda request: None

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from tests.integration.test_history import ask, bodies, post, register
 from tests.load import Engine, Load
 from tests.processes import Service, until
@@ -76,7 +76,7 @@ def test_all_that_was_kept_is_proven_across_kills_and_a_changed_number_is_found(
 
 def tamper(data: Path) -> int:
     """Adds a block to what an instance is said to hold, in a record of its own at the end."""
-    log = AnswersLog(data / "answers")
+    log = ANSWERS.opened(data)
     for entry in log.read(log.complete_from):
         record = msgspec.msgpack.decode(entry.value)
         for fields in record["answers"]:

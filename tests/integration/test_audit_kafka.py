@@ -17,6 +17,7 @@ from brokers.clients import Clients
 from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
 from devtools.broker import Broker
+from streams.audit.source import ANSWERS_TOPIC
 from tests.kafka_fixtures import settings_for
 from tests.load import Engine, Load
 from tests.processes import until
@@ -128,9 +129,14 @@ async def tamper(kafka: KafkaSettings) -> int:
     options = client_options(kafka)
     values: list[bytes] = []
     async with opened_reader(options, committed=True) as reader:
-        starts: dict[int, int | None] = dict.fromkeys(range(kafka.answers.partitions), 0)
+        starts: dict[int, int | None] = dict.fromkeys(
+            range(kafka.topic(ANSWERS_TOPIC).partitions), 0
+        )
         await read_to_end(
-            reader, kafka.answers.name, starts, lambda message: values.append(message.value or b"")
+            reader,
+            kafka.topic(ANSWERS_TOPIC).name,
+            starts,
+            lambda message: values.append(message.value or b""),
         )
     for value in values:
         record = msgspec.msgpack.decode(value)
@@ -141,7 +147,9 @@ async def tamper(kafka: KafkaSettings) -> int:
                 changed = msgspec.msgpack.encode(record | {"answers": [fields]})
                 producer = Clients(options).entry_producer()
                 await producer.start()
-                await producer.send_and_wait(kafka.answers.name, key=b"1", value=changed)
+                await producer.send_and_wait(
+                    kafka.topic(ANSWERS_TOPIC).name, key=b"1", value=changed
+                )
                 await producer.stop()
                 return int(fields[-1])
     raise AssertionError("Expected an answer that names a hit")

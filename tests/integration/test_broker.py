@@ -8,7 +8,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-u
 
 from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
-from devtools.broker import Broker, free_ports, is_answering
+from devtools.broker import Broker, is_answering
 from tests.kafka_fixtures import settings_for
 
 BOUND_S = 40.0
@@ -56,9 +56,3 @@ def test_a_broker_that_does_not_start_says_why(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="nonsense"):
         broker.start()
     assert not broker.running
-
-
-def test_ports_are_free_and_different() -> None:
-    ports = free_ports(20)
-    assert len(set(ports)) == 20
-    assert not any(is_answering(f"127.0.0.1:{port}") for port in ports)

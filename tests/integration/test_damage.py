@@ -23,11 +23,12 @@ import pytest
 from logs.embedded import ReadOnlyLog
 from reprise.embedded.repair import DirectoryRepair
 from reprise.embedded.service import EmbeddedService
-from reprise.settings import DEFAULT_SEED, TABLE_FLUSH_S, Settings
+from reprise.settings import TABLE_FLUSH_S, Settings
 from schemas.answer_states import AnswerState
 from schemas.conditions import Part
 from schemas.errors import DamagedError
 from schemas.identities import ModelContext, PrefixScope
+from streams.index_settings import DEFAULT_SEED
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.verification import fresh_fold
@@ -143,7 +144,10 @@ class Case(NamedTuple):
     how: Change
 
 
-CASES = [
+RECORDS = [
+    Case("log", "*.rec", how) for how in (cut, cut, cut, zeroed, zeroed, zeroed, flipped, flipped)
+]
+CASES = RECORDS + [
     Case(database, pattern, how)
     for database in ("log", "table")
     for pattern, how, times in (

@@ -68,11 +68,12 @@ def demo(tmp_path: Path, base_port: int) -> Iterator[Service]:
 
 def engine_pids(base_port: int) -> set[int]:
     """The engine processes of this demo, by their command lines."""
-    ports = {f"--http-port={base_port + 20 * n + 19}".encode() for n in range(ENGINES)}
+    ports = [f'"http_port":{base_port + 20 * n + 19},'.encode() for n in range(ENGINES)]
     found = set()
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):
-            if ports & set(path.read_bytes().split(b"\0")):
+            command = path.read_bytes()
+            if any(port in command for port in ports):
                 found.add(int(path.parent.name))
     return found
 
@@ -266,18 +267,3 @@ def test_a_service_goes_on_without_the_demo_that_cannot_start(tmp_path: Path) ->
         assert "Traceback" not in service.log()
         assert service.get("/ready")[0] == 200
         assert service.stop() == 0
-
-
-@pytest.mark.parametrize("value", ["x", "-1", "65457", "٣"])
-def test_a_base_port_that_leaves_no_room_is_refused(tmp_path: Path, value: str) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "reprise", "up", "--demo", "--data", str(tmp_path / "data")],
-        env=os.environ | {BASE_PORT_VARIABLE: value},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=START_S,
-    )
-    assert run.returncode == 1
-    assert f"Expected {BASE_PORT_VARIABLE} to be a port up to 65456, got: {value}" in run.stderr
-    assert not (tmp_path / "data").exists()

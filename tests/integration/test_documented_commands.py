@@ -156,6 +156,7 @@ class Reader:
         query = {"model": "demo", "block_size": 16, "token_ids": TOKENS}
         (directory / "query.json").write_text(json.dumps(query))
         write_trace(directory / "conversation_trace.jsonl")
+        write_conversations(directory / "kv-cache-tester" / "traces")
         write_programs(directory / "bin")
 
     def as_here(self, text: str) -> str:
@@ -325,6 +326,20 @@ def write_trace(path: Path) -> None:
         for number in range(200)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def write_conversations(folder: Path) -> None:
+    """Of coding agents, as kv-cache-tester has them."""
+    folder.mkdir(parents=True)
+    for number in range(3):
+        requests = [
+            {"t": 20.0 * turn, "type": "n", "in": 64 * (32 + turn), "out": 20}
+            | {"hash_ids": list(range(1, 33 + turn))}
+            for turn in range(4)
+        ]
+        fields = {"id": f"trace_{number}", "block_size": 64, "tool_tokens": 1000}
+        content = json.dumps(fields | {"requests": requests})
+        (folder / f"trace_{number}.json").write_text(content)
 
 
 def write_programs(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from gateway.settings import GatewaySettings
+from query_api.grpc.grpc_settings import ListenAddress
 from tests.ext_proc import DESTINATION, ENVOY
 from tests.gateway import EVENTS, Client, Deed, World, until, world
 
@@ -124,7 +125,7 @@ async def proxied(
 ) -> AsyncIterator[tuple[World, Client]]:
     """Engines, the picker, and an Envoy before them."""
     program = envoy()
-    async with world(GatewaySettings(picker_host="127.0.0.1")) as found:
+    async with world(GatewaySettings(picker=ListenAddress())) as found:
         for number in range(engines):
             await found.add("abc"[number])
         assert found.gateway.picker is not None

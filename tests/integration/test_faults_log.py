@@ -1,31 +1,22 @@
-"""What may stand in the events topic besides each batch once: two bridges that write at the same
-time, and records that came again, came late or are none.
+"""What may stand in the events topic besides each batch once: what bridges write that were paused
+past their session, and batches that the broker's disk has damaged.
 """
 
-import asyncio
 import random
 import re
 import struct
-import sys
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
-import msgspec
 import pytest
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from brokers.broker_settings import KafkaSettings
 from devtools.broker import Broker
 from schemas.codec import decode_log_record
-from schemas.errors import RecordError
-from schemas.records import EventsRecord, encode_record
-from streams.table.fold import DUPLICATE
+from schemas.records import EventsRecord
 from tests.deployment import (
-    SESSION_S,
     Deployment,
-    Logged,
     Place,
     answers_are_right,
     check_once_quiet,
@@ -38,23 +29,11 @@ from tests.roles import Role
 
 pytestmark = pytest.mark.timeout(600)
 
-# Two bridges of one group never write the same publisher for long. No setting names a group of
-# its own, so this one has to be told.
-OTHER_GROUP = """
-from reprise.cli.main import main
-from brokers.broker_settings import KafkaSettings
-KafkaSettings.group = lambda self, role: f"{self.topic_prefix}.other-{role}"
-main()
-"""
-
 
 def publishers_of(bridge: Role) -> set[str]:
     """The instances that it is subscribed to now."""
     found = bridge.health()["publishers"]
     return {one["registration"]["instance_id"] for one in found if one["connected"]}
-
-
-# Two bridges
 
 
 def follows(bridge: Role, instances: set[str]) -> bool:
@@ -77,170 +56,14 @@ def test_bridges_that_wake_after_another_has_taken_over_write_nothing_twice(
     check_once_quiet(deployment, load, seed=seed)
 
 
-@pytest.fixture
-def intruder(tmp_path: Path, deployment_settings: KafkaSettings) -> Iterator[Role]:
-    """A third bridge, which shares with the two others nothing but the topics."""
-    options = ("--set", f"kafka.session_timeout_s={SESSION_S}")
-    data = tmp_path / "bridge-3"
-    role = Role(
-        "bridge", data, deployment_settings, *options, program=(sys.executable, "-c", OTHER_GROUP)
-    )
-    yield role
-    role.kill()
-
-
-def test_two_bridges_subscribed_to_one_publisher_write_what_is_folded_once(
-    deployment: Deployment, intruder: Role, load: Load, seed: int
-) -> None:
-    rng = random.Random(seed)
-    deployment.start(load)
-    intruder.start()
-    everyone = {engine.instance_id for engine in load.engines}
-
-    def all_are_followed_twice() -> bool:
-        shared = set.union(*map(publishers_of, deployment.bridges))
-        return shared == everyone == publishers_of(intruder)
-
-    deployment.until(all_are_followed_twice, what="two bridges follow each publisher")
-    deployment.until_moving()
-    for victim in rng.sample([intruder, *deployment.bridges], 3):
-        deployment.kill_and_restart(victim, rng.random())
-        deployment.until(all_are_followed_twice, what=f"{victim.name} follows again")
-        deployment.until_moving()
-    deployment.until(
-        lambda: intruder.metric("reprise_bridge_written_records_total") > 0,
-        what="the other bridge writes, too, though it may have been started last",
-    )
-    fresh = check_once_quiet(deployment, load, seed=seed)
-    assert len(fresh.skipped) > 0, "nothing was written twice"
-
-
-# Records that should not be there
-
-
-class Injector:
-    """Writes into the events topic what no bridge would."""
-
-    def __init__(self, kafka: KafkaSettings, rng: random.Random) -> None:
-        self._kafka = kafka
-        self._rng = rng
-        self.duplicates: set[Place] = set()
-        self.corrupt: set[Place] = set()
-
-    def inject(self) -> None:
-        """Some of each kind, beside what the bridges write."""
-        injected = self.duplicates | self.corrupt
-        logged = [
-            one
-            for one in read_events(self._kafka)
-            if one.place not in injected and isinstance(decode_log_record(one.value), EventsRecord)
-        ]
-        again = self._rng.sample(logged[-30:], 3)
-        late = self._rng.sample(logged, 3)
-        self.duplicates.update(asyncio.run(self._write([*again, *late])))
-        broken = [one._replace(value=value) for one in late for value in self._corruptions(one)]
-        self.corrupt.update(asyncio.run(self._write(broken)))
-
-    async def _write(self, records: Sequence[Logged]) -> list[Place]:
-        topic = self._kafka.topics.events.name
-        producer = AIOKafkaProducer(bootstrap_servers=self._kafka.servers, acks="all")
-        await producer.start()
-        try:
-            sent = [
-                await producer.send_and_wait(
-                    topic, one.value, key=one.key, partition=one.place.partition
-                )
-                for one in records
-            ]
-        finally:
-            await producer.stop()
-        return [Place(one.partition, one.offset) for one in sent]
-
-    def _corruptions(self, logged: Logged) -> list[bytes]:
-        value = logged.value
-        return [
-            self._rng.randbytes(40),
-            b"",
-            value[: self._rng.randrange(1, len(value))],
-            self._flipped(value),
-            broken_events(value, sequences=1_000_000),
-            broken_events(value, incarnations=1),
-        ]
-
-    def _flipped(self, value: bytes) -> bytes:
-        """With one byte changed. Where that leaves a record it is another record, which only the
-        checksums of Kafka's batches could tell: those are not meant here.
-        """
-        while True:
-            place = self._rng.randrange(len(value))
-            flipped = bytearray(value)
-            flipped[place] ^= self._rng.randrange(1, 256)
-            try:
-                decode_log_record(bytes(flipped))
-            except RecordError:
-                return bytes(flipped)
-
-
-def broken_events(value: bytes, *, sequences: int = 0, incarnations: int = 0) -> bytes:
-    """A record whose envelope is right, and ahead by so much, and whose last event is none."""
-    record = decode_log_record(value)
-    assert isinstance(record, EventsRecord)
-    last = record.last_sequence + sequences
-    events = msgspec.msgpack.decode(record.events)
-    body = msgspec.msgpack.encode([*events, {"type": "stored", "sequence": last}])
-    ahead = msgspec.structs.replace(
-        record,
-        incarnation=record.incarnation + incarnations,
-        first_sequence=last,
-        last_sequence=last,
-        events=msgspec.Raw(body),
-    )
-    return encode_record(ahead)
-
-
-def named(workers: Sequence[Role]) -> Counter[tuple[Place, str]]:
+def named(workers: Sequence[Role]) -> set[tuple[Place, str]]:
     """The records that the workers' logs name, with the reasons."""
     found = re.compile(r"Cannot use the record at (\d+):(\d+) \((\w+)\)")
-    return Counter(
+    return {
         (Place(int(partition), int(offset)), reason)
         for worker in workers
         for partition, offset, reason in found.findall(worker.output())
-    )
-
-
-def counted(workers: Sequence[Role], reason: str) -> int:
-    outcome = f"skipped_{reason}"
-    name = "reprise_worker_records_total"
-    return int(sum(worker.metric(name, outcome=outcome) for worker in workers))
-
-
-def test_duplicated_late_and_corrupt_records_are_skipped_counted_and_named(
-    deployment: Deployment, load: Load, seed: int
-) -> None:
-    rng = random.Random(seed)
-    deployment.start(load)
-    workers = deployment.workers
-    injector = Injector(deployment.kafka, rng)
-    for _ in range(4):
-        injector.inject()
-        deployment.until_moving()
-
-    def all_are_named() -> bool:
-        places = {place for place, _ in named(workers)}
-        return places >= injector.duplicates | injector.corrupt
-
-    deployment.until(all_are_named, what=f"all are named, seed {seed}")
-    reasons = Counter[str]()
-    for (_, reason), times in named(workers).items():
-        reasons[reason] += times
-    assert reasons == {reason: counted(workers, reason) for reason in reasons}
-    for bridge in rng.sample(deployment.bridges, 2):
-        injector.inject()  # whoever takes its publishers over has to read past these
-        deployment.kill_and_restart(bridge, rng.random())
-    deployment.until_moving()
-    fresh = check_once_quiet(deployment, load, corrupt=injector.corrupt, seed=seed)
-    assert {fresh.skipped[place] for place in injector.duplicates} == {DUPLICATE}
-    assert set(named(workers)) == set(fresh.skipped.items()), f"seed {seed}"
+    }
 
 
 _BATCH = struct.Struct(">qi")

@@ -5,7 +5,6 @@ Neither is the truth: a worker has its disk again from the topic, and both from 
 
 import asyncio
 import random
-import re
 import shutil
 import time
 from contextlib import suppress
@@ -100,33 +99,6 @@ async def delete_topic(deployment: Deployment, name: str) -> None:
         assert [code for _, code in response.topic_error_codes] == [0]
     finally:
         await admin.close()
-
-
-def lose_table_topic(deployment: Deployment) -> None:
-    asyncio.run(delete_topic(deployment, deployment.kafka.topics.table.name))
-
-
-def test_a_table_topic_lost_with_the_workers_disks_is_rebuilt_from_the_events(
-    deployment: Deployment, load: Load, seed: int
-) -> None:
-    rng = random.Random(seed)
-    deployment.start(load)
-    until_shared(deployment)
-    for worker in deployment.workers:
-        worker.kill()
-        lose_disk(worker)
-    deployment.replicas[0].kill()
-    lose_table_topic(deployment)
-    time.sleep(rng.random())
-    for role in (*deployment.workers, deployment.replicas[0]):
-        role.start()
-    deployment.until_moving()
-    check_once_quiet(deployment, load, seed=seed)
-    rebuilt = set()  # by either: one that joins first has all of them for a while
-    for worker in deployment.workers:
-        opened = worker.output().rpartition("Metrics on ")[2]
-        rebuilt |= set(re.findall(r"partition (\d) in \S+ s: rebuild \(the table is empty", opened))
-    assert rebuilt == {"0", "1", "2", "3"}
 
 
 @pytest.mark.parametrize("own_broker", [CREATES_ON_DEMAND], indirect=True)

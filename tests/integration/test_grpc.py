@@ -124,10 +124,3 @@ def test_a_port_in_use_ends_the_start_with_its_reason(service: Routed, tmp_path:
     assert ended.returncode == 1
     assert f"Cannot listen on {service.address}" in ended.stderr
     assert "Traceback" not in ended.stderr
-
-
-def test_an_address_that_is_none_is_named() -> None:
-    command = [sys.executable, "-m", "reprise", "up", "--grpc", "nowhere"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=START_S, check=False)
-    assert ended.returncode == 1
-    assert "Expected --grpc to be HOST:PORT" in ended.stderr

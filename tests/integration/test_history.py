@@ -125,13 +125,6 @@ def compare(service: Service, given: list[Answer]) -> None:
         assert answer.body in told, (answer.position, following.position)
 
 
-def test_a_service_without_a_history_says_so(tmp_path: Path) -> None:
-    with Service(tmp_path / "data", "--set", "history.gib=0") as service:
-        body = b'{"model":"m","block_size":4,"token_ids":[1,2,3,4]}'
-        assert refusal(service, "/query?as_of=0:0", body) == (400, "no_history")
-        assert not (tmp_path / "data" / "history").exists()
-
-
 def test_a_damaged_history_costs_the_past_alone(tmp_path: Path, seed: int) -> None:
     load = Load(seed, [Engine("a")], prompts=50)
     try:

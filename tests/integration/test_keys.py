@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
+from click.testing import CliRunner
 
-from query_api.access.key_ring import KEY_FILE_CHECK_S
+from reprise.cli.main import main
 from tests.processes import Service, until
 from tests.router_protos import PACKED
 
@@ -108,11 +110,12 @@ def unreadable(asked: Asked, key: str) -> float:
 def test_commands_ask_with_the_key_of_the_environment(asked: Asked, operator: str) -> None:
     url = asked.service.base_url.replace("0.0.0.0", "127.0.0.1")
     for command in (("gaps",), ("get", "/promises"), ("get", "/ui/instances"), ("get", "/memory")):
-        refused = reprise(*command, "--url", url, REPRISE_KEY="")
-        assert refused.returncode != 0
-        assert "set REPRISE_KEY" in refused.stdout + refused.stderr
-        found = reprise(*command, "--url", url, REPRISE_KEY=operator)
-        assert found.returncode == 0, (command, found.stderr)
+        ask = partial(CliRunner().invoke, main, [*command, "--url", url])
+        refused = ask(env={"REPRISE_KEY": ""})
+        assert refused.exit_code != 0
+        assert "set REPRISE_KEY" in refused.output
+        found = ask(env={"REPRISE_KEY": operator})
+        assert found.exit_code == 0, (command, found.output)
 
 
 def test_grpc_asks_for_the_same_keys(asked: Asked, keys: Path, operator: str) -> None:
@@ -139,31 +142,6 @@ def test_grpc_asks_for_the_same_keys(asked: Asked, keys: Path, operator: str) ->
     until(lambda: with_key(reader) == "PERMISSION_DENIED", what="the new keys", timeout_s=10)
     assert with_key(stranger) == "PERMISSION_DENIED"  # gRPC asks about the tenant `default`
     assert with_key(operator) == "OK"
-
-
-@pytest.mark.parametrize(
-    ("command", "named"),
-    [
-        (("up", "--host", "0.0.0.0", "--port", "0"), "--host"),
-        (("up", "--port", "0", "--grpc", "0.0.0.0:0"), "--grpc"),
-        (("serve", "--kafka", "127.0.0.1:1", "--host", "::", "--port", "0"), "--host"),
-        (
-            ("bridge", "--kafka", "127.0.0.1:1", "--metrics-host", "0.0.0.0", "--metrics-port=0"),
-            "--metrics-host",
-        ),
-        (
-            ("streams", "--kafka", "127.0.0.1:1", "--metrics-host", "0.0.0.0", "--metrics-port=0"),
-            "--metrics-host",
-        ),
-    ],
-)
-def test_no_role_answers_strangers_unless_it_is_told_to(
-    tmp_path: Path, command: tuple[str, ...], named: str
-) -> None:
-    done = reprise(*command, "--data", str(tmp_path / "data"))
-    assert done.returncode == 1
-    assert f"Expected a loopback address as {named}" in done.stderr or named in done.stderr
-    assert "--insecure" in done.stderr
 
 
 def test_by_default_nothing_is_open_beyond_loopback(tmp_path: Path) -> None:
@@ -196,15 +174,3 @@ def listening(pid: int) -> list[str]:
                 address = ip_address(raw)
                 found.append(str(getattr(address, "ipv4_mapped", None) or address))
     return found
-
-
-def test_a_service_without_its_keys_does_not_start(tmp_path: Path) -> None:
-    missing = reprise("up", "--data", str(tmp_path / "d"), "--port", "0", "--keys", "none.toml")
-    assert missing.returncode == 1
-    assert "Cannot read the file of keys none.toml" in missing.stderr
-    wrong = tmp_path / "wrong.toml"
-    wrong.write_text('[[key]]\nid = "a"\n')
-    refused = reprise("up", "--data", str(tmp_path / "d"), "--port", "0", "--keys", str(wrong))
-    assert refused.returncode == 1
-    assert "Expected sha256 to be a text in key 1" in refused.stderr
-    assert KEY_FILE_CHECK_S <= 1.0  # a second, as README says

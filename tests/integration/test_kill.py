@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from logs.embedded import ReadOnlyLog
-from reprise.settings import DEFAULT_SEED
+from streams.index_settings import DEFAULT_SEED
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
 from streams.table.verification import fresh_fold

@@ -330,6 +330,7 @@ def check_with_another_replica(scene: Scene, kafka: KafkaSettings, directory: Pa
         other.kill()
 
 
+@pytest.mark.both_forms
 def test_each_command_ends_once_and_as_scripted_workers_did(
     scene_of: Callable[[bool], Scene], tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from tests.lmcache_service import CHUNK, LmcacheService
 
 pytestmark = pytest.mark.timeout(240)
 
-MODELS = {"models": {"m": {"block_size": CHUNK}}}
+MODELS = {"models": {"m": {"block_size": CHUNK, "says_all": True}}}
 
 
 class Served(LmcacheService):
@@ -88,15 +88,10 @@ class Server:
         self._served.write(self.value(kind, *chunks, **fields))
 
 
-@pytest.fixture(scope="module", params=["embedded", "kafka"])
-def served(
-    request: pytest.FixtureRequest, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Served]:
-    directory = tmp_path_factory.mktemp(f"topic-{request.param}")
-    with (
-        own_topics(kafka) as prefix,
-        closing(Served(request.param, directory, kafka, prefix)) as served,
-    ):
+@pytest.fixture(scope="module")
+def served(form: str, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    directory = tmp_path_factory.mktemp(f"topic-{form}")
+    with own_topics(kafka) as prefix, closing(Served(form, directory, kafka, prefix)) as served:
         served.make_topic()
         yield served
 
@@ -119,41 +114,7 @@ def test_what_a_server_stores_and_deletes_is_answered(served: Served, server: Se
     assert service["Endpoint"] == f"kafka://{served.topic}/{server.name}"
 
 
-def test_the_gate_drops_what_came_before_and_tells_what_is_missing(
-    served: Served, server: Server
-) -> None:
-    first = server.value("store", 1)
-    second = server.value("store", 2)
-    served.write(first, second, first)
-    served.await_match([1, 2], server.name, 2, 2, 0, "exact")
-    server.value("delete", 1)  # lost
-    server.write("store", 3)
-    served.await_match([1, 2, 3], server.name, 3, 3, 0, "degraded")
-    late = server.value("store", 9)
-    server.incarnation, server.seq = 101, 0
-    server.write("store", 2)
-    served.await_match([2, 1], server.name, 1, 1, 0, "exact")
-    served.write(late)
-    served.until(
-        lambda: served.metric("reprise_lmcache_topic_dropped_total", reason="stale_incarnation"),
-        "the batch of the process before",
-    )
-    assert served.match([9], server.name)[0] == 0
-    assert served.metric("reprise_lmcache_topic_dropped_total", reason="duplicate_batch") >= 1
-
-
-def test_values_that_are_none_are_counted_and_the_rest_is_read(
-    served: Served, server: Server
-) -> None:
-    server.write("store", 1)
-    bad = server.value("store", 2, tier="nowhere")
-    served.write((server.name, b"{"), (server.name, b"\xff" * 100), (server.name, None), bad)
-    server.write("store", 3)
-    served.await_match([1, 3], server.name, 2, 2, 0, "degraded")
-    for reason in ("malformed", "empty_value", "malformed_batch"):
-        assert served.metric("reprise_lmcache_topic_dropped_total", reason=reason) >= 1
-
-
+@pytest.mark.both_forms
 def test_after_kill_9_of_all_the_topic_is_read_again(served: Served, server: Server) -> None:
     server.write("store", 1, 2, 3)
     served.await_match([1, 2, 3], server.name, 3, 3, 0, "exact")

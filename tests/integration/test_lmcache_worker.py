@@ -155,6 +155,7 @@ def test_it_leaves(served: Served, worker: RealWorker, name: str) -> None:
     served.until(lambda: not served.workers(name), "its end")
 
 
+@pytest.mark.both_forms
 def test_after_kill_9_of_all_it_syncs_by_itself(
     served: Served, worker: RealWorker, name: str
 ) -> None:

@@ -1,7 +1,6 @@
 """Segments of memory with real processes: the embedded service, and kvcached's own code."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -45,10 +44,6 @@ def until_is(service: Service, name: str, **fields: object) -> dict[str, Any]:
     return segments(service)[name]
 
 
-def conditions(service: Service) -> list[str]:
-    return [one["reason"] for one in service.get("/health")[1]["conditions"]]
-
-
 def test_what_became_of_segments_while_the_service_was_away_is_told(
     service: Service, shm: Path
 ) -> None:
@@ -70,50 +65,6 @@ def test_what_became_of_segments_while_the_service_was_away_is_told(
         until_is(service, stays.name, state="live", used=500)
     finally:
         stays.kill()
-
-
-def test_a_directory_that_goes_is_a_condition_and_its_segments_get_old(
-    service: Service, shm: Path
-) -> None:
-    with Segment(shm / "kvcached_a", 1000, 100):
-        before = until_is(service, "kvcached_a", state="live")
-        away = shm.with_name("away")
-        shm.rename(away)
-        until(lambda: conditions(service) == ["no_directory"], what="the condition is there")
-        assert service.is_ready()
-        assert segments(service)["kvcached_a"]["state"] == "live", "nobody has said that it went"
-        assert segments(service)["kvcached_a"]["observed_at"] == before["observed_at"]
-        away.rename(shm)
-        until(lambda: conditions(service) == [], what="the condition has ended")
-    shutil.rmtree(shm)
-    shm.write_bytes(b"")
-    until(lambda: conditions(service) == ["no_directory"], what="the condition is there")
-    assert service.stop() == 0
-
-
-def test_the_log_has_its_records_and_a_capture_of_it_too(
-    service: Service, shm: Path, tmp_path: Path
-) -> None:
-    with Segment(shm / "kvcached_a", 1000, 100) as segment:
-        until_is(service, "kvcached_a", used=100)
-        segment.write(1000, 960, 0)
-        until_is(service, "kvcached_a", used=960)
-        segment.remove()
-        until_is(service, "kvcached_a", state="gone")
-    lines = reprise("tail", "--data", str(service.data))
-    told = [one for one in map(json.loads, lines.splitlines()) if one["kind"] == "memory"]
-    assert [(one["segment"], one["change"], one["used"]) for one in told] == [
-        ("kvcached_a", "appeared", 100),
-        ("kvcached_a", "changed", 960),
-        ("kvcached_a", "disappeared", 960),
-    ]
-    assert {(one["host"], one["version"]) for one in told} == {("node-1", 5)}
-    assert told[1]["pressure"] == 0.96
-    capture = tmp_path / "c.capture"
-    reprise("capture", "--data", str(service.data), "--out", str(capture))
-    assert reprise("replay", str(capture))
-    listed = json.loads(reprise("get", "/memory", "--json", "--url", service.base_url))
-    assert [one["segment"] for one in listed["segments"]] == ["kvcached_a"]
 
 
 def reprise(*arguments: str) -> str:

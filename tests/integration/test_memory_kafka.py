@@ -85,25 +85,3 @@ def test_with_one_of_two_bridges_everything_goes_on(
         assert len({one["partition"] for one in of_one}) == 1, "so they are in order"
         assert of_one[-1]["change"] == "disappeared"
     assert {one["partition"] for one in lines} == {0, 1}
-
-
-def test_a_bridge_whose_directory_is_not_there_does_its_other_work(
-    tmp_path: Path, kafka_settings: KafkaSettings
-) -> None:
-    bridge = Role(
-        "bridge", tmp_path / "b", kafka_settings, "--set", f"memory.dir={tmp_path / 'none'}"
-    )
-    try:
-        bridge.start()
-        until(bridge.is_ready, what="it is ready")
-
-        def found() -> list[dict[str, Any]]:
-            conditions = bridge.get("/health")["conditions"]
-            return [one for one in conditions if one["part"] == "memory"]
-
-        until(found, what="the condition is there")
-        [condition] = found()
-        assert condition["reason"] == "no_directory"
-        assert condition["level"] == "degraded"
-    finally:
-        bridge.kill()

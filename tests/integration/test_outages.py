@@ -13,7 +13,7 @@ from tests.kafka_fixtures import settings_for
 from tests.processes import until
 from tests.roles import Role
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 BEGUN = "kafka failed, retrying: cannot use Kafka at"
 ENDED = "kafka recovered after"
@@ -45,11 +45,8 @@ def roles(kafka: KafkaSettings, tmp_path: Path) -> Iterator[dict[str, Role]]:
         role.kill()
 
 
-def start(roles: dict[str, Role]) -> Publisher:
-    """All at work for one engine."""
-    for role in roles.values():
-        role.start()
-    until(roles["serve"].is_ready, what="readiness", timeout_s=WAIT_S)
+def register(roles: dict[str, Role]) -> Publisher:
+    """An engine that all are at work for."""
     engine = Publisher(PublisherOptions())
     fields = {"type": "vLLM", "modelname": "m", "instance_id": "a", "block_size": 16, "dp_rank": 0}
     roles["serve"].post("/register", fields | {"endpoint": engine.endpoint})
@@ -64,10 +61,28 @@ def start(roles: dict[str, Role]) -> Publisher:
     return engine
 
 
-def test_each_role_says_once_that_kafka_is_away_and_once_that_it_is_back(
+def test_each_role_says_once_that_kafka_is_away_and_once_that_it_is_back_and_ends_without_it(
     own_broker: Broker, roles: dict[str, Role]
 ) -> None:
-    engine = start(roles)
+    """Before it was ever there, then while all are at work, and at last for good."""
+    own_broker.kill()
+    for role in roles.values():
+        role.start()
+    for name, role in roles.items():
+        until(lambda role=role: BEGUN in role.output(), what=f"{name} says so")  # type: ignore[misc]
+    own_broker.start()
+    for name, role in roles.items():
+        until(
+            lambda role=role: ENDED in role.output(),  # type: ignore[misc]
+            what=f"{name} goes on",
+            timeout_s=WAIT_S,
+        )
+        lines = role.output().splitlines()
+        assert sum(ENDED in line for line in lines) == 1, role.output()
+        reasons = [line.partition(BEGUN)[2] for line in lines if BEGUN in line]
+        assert len(reasons) == len(set(reasons)), role.output()  # while it starts it may tell more
+    until(roles["serve"].is_ready, what="readiness", timeout_s=WAIT_S)
+    engine = register(roles)
     begin = {name: len(role.output()) for name, role in roles.items()}
 
     def said(name: str) -> str:
@@ -100,40 +115,9 @@ def test_each_role_says_once_that_kafka_is_away_and_once_that_it_is_back(
         (last,) = [line for line in lines if ENDED in line]
         assert own_broker.bootstrap in last
         assert " INFO " in last
-    engine.close()
-
-
-def test_a_role_that_starts_without_kafka_says_so_once_and_what_it_waits_for(
-    own_broker: Broker, roles: dict[str, Role]
-) -> None:
+    begin.update({name: len(role.output()) for name, role in roles.items()})
     own_broker.kill()
-    for role in roles.values():
-        role.start()
-    for name, role in roles.items():
-        until(lambda role=role: BEGUN in role.output(), what=f"{name} says so")  # type: ignore[misc]
-    own_broker.start()
-    for name, role in roles.items():
-        until(
-            lambda role=role: ENDED in role.output(),  # type: ignore[misc]
-            what=f"{name} goes on",
-            timeout_s=WAIT_S,
-        )
-        lines = role.output().splitlines()
-        assert sum(ENDED in line for line in lines) == 1, role.output()
-        reasons = [line.partition(BEGUN)[2] for line in lines if BEGUN in line]
-        assert len(reasons) == len(set(reasons)), role.output()  # while it starts it may tell more
-
-
-def test_every_role_can_be_stopped_while_kafka_is_away(
-    own_broker: Broker, roles: dict[str, Role]
-) -> None:
-    engine = start(roles)
-    own_broker.kill()
-    until(
-        lambda: all(BEGUN in role.output() for role in roles.values()),
-        what="each knows",
-        timeout_s=WAIT_S,
-    )
+    until(lambda: all(BEGUN in said(name) for name in roles), what="each knows", timeout_s=WAIT_S)
     for name, role in roles.items():
         assert role.process is not None
         role.process.terminate()

@@ -9,7 +9,6 @@ import pytest
 from tests.browser import Tab, opened_browser
 from tests.deployment import Deployment
 from tests.load import Load
-from tests.processes import START_S, until
 from tests.roles import Role
 
 pytestmark = pytest.mark.timeout(1500)
@@ -114,29 +113,3 @@ def test_its_numbers_are_those_of_the_api_while_a_bridge_and_a_replica_die(
     assert compared > 30 * scale
     assert tab.complaints == []
     assert tab.elsewhere == []
-
-
-def test_its_own_replica_dies_and_comes_back(
-    tmp_path_factory: pytest.TempPathFactory, deployment: Deployment, load: Load
-) -> None:
-    deployment.start(load)
-    port = deployment.replicas[1].base_url.rpartition(":")[2]
-    deployment.replicas[1].kill()
-    directory = tmp_path_factory.mktemp("serve")
-    own = Role("serve", directory / "serve", deployment.kafka, "--port", port)
-    own.start()
-    try:
-        with opened_browser() as browser:
-            tab = Tab(browser.new_context(), own.base_url)
-            tab.open()
-            until(lambda: len(shown(tab)) == 3, what="all instances are shown")
-            own.kill()
-            tab.page.wait_for_selector("#connection.lost")
-            tab.page.wait_for_timeout(3000)
-            assert "What is shown is" in tab.page.inner_text("#connection")
-            before = tab.told("reprise.summary.at")
-            own.start()
-            tab.page.wait_for_selector("#connection:not(.lost)", timeout=1000 * START_S)
-            until(lambda: tab.told("reprise.summary.at") > before + 3, what="it goes on")
-    finally:
-        own.kill()

@@ -2,30 +2,19 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
-
 from lab.benchmarks.embedded import policies
 from lab.benchmarks.routing.choosing import ByRoute
 from lab.benchmarks.routing.drive import Events, drive, load_of
 from lab.benchmarks.routing.world import World
-from lab.benchmarks.sizes import KERNELS, KernelName
 from routing.costs import Costs
-from streams.kernel import native_available
 
 QUICK = Costs(fixed_s=0.01, prefill_tokens_per_s=20_000.0, token_squared_s=0.0)
 
 
-@pytest.fixture
-def kernel() -> KernelName:
-    return KERNELS[0] if native_available() else KERNELS[1]
-
-
-def test_two_policies_and_the_longest_prefix(kernel: KernelName) -> None:
+def test_two_policies_and_the_longest_prefix() -> None:
     load = load_of(1, 20.0, 40, 10)
     with ThreadPoolExecutor(1) as pool:
-        begun = policies.begin_comparison(
-            pool, kernel, load, ("wait-and-work", "round-robin"), [QUICK] * 2
-        )
+        begun = policies.begin_comparison(pool, load, ("wait-and-work", "round-robin"), [QUICK] * 2)
         values = {figure.name: figure.value for figure in begun()}
     assert values["wait-and-work: hit rate"] > values["round-robin: hit rate"] > 0
     for name in ("wait-and-work", "round-robin", policies.QUERY):
@@ -33,13 +22,11 @@ def test_two_policies_and_the_longest_prefix(kernel: KernelName) -> None:
     assert values["wait-and-work: hit rate, promised"] > 0
 
 
-def test_loads_are_told_costs_change_and_what_cannot_be_in_time_is_refused(
-    kernel: KernelName,
-) -> None:
+def test_loads_are_told_costs_change_and_what_cannot_be_in_time_is_refused() -> None:
     slow = [Costs(fixed_s=1.0), Costs(fixed_s=1.0)]
     load = load_of(1, 50.0, 40, 0)
     events = Events(told_every_s=0.2, slo_s=2.5, costs_after=20, costs=[QUICK, QUICK])
-    with World(kernel, slow, "--set", "routing.costs=fixed_s=1") as world:
+    with World(slow, "--set", "routing.costs=fixed_s=1") as world:
         driven = drive(world, load, ByRoute("", slo_s=2.5), events)
     assert 0 < driven.refused() < 1
     assert len(driven.served) == sum(one.is_done for one in driven.served)

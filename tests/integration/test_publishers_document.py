@@ -1,7 +1,8 @@
-"""docs/compatibility.md: the kind of publisher that it adds, as it says, in a copy of the project;
-and its table of what was tried.
+"""docs/publishers.md: the publisher that it begins with, and the kinds that it adds, in a copy of
+the project.
 """
 
+import json
 import os
 import re
 import shutil
@@ -10,24 +11,22 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from devtools.broker import free_ports
-from devtools.publishers import lmcache, table
-from devtools.publishers.releases import RELEASES
-from devtools.publishers.table import CODE
-from devtools.publishers.trial import captured_files, try_captured
 from tests.processes import Service, until
+from tests.unit.doctor.publishers.captures import borealis, write_frames
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = (ROOT / "docs" / "compatibility.md").read_text()
+DOCUMENT = (ROOT / "docs" / "publishers.md").read_text()
 COPIED = ("bridge", "tests")
 """What the document writes to; the rest of the copy are links."""
 TABLE = "bridge/wire/__init__.py"
 ENGINE = "tcp://127.0.0.1:5557"
+REPLAY = "tcp://127.0.0.1:5558"
 BOUND_S = 60.0
-REMEDY = "`make publishers` writes the table anew"
 
 
 def blocks() -> dict[str, str]:
@@ -49,6 +48,15 @@ def with_entry(table: str, lines: str) -> str:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A copy of the project with all that the document adds."""
+    assert blocks().keys() == {
+        "bridge/wire/acme.py",
+        TABLE,
+        "tests/unit/bridge/wire/test_acme.py",
+        "acme_engine.py",
+        "catch.py",
+        "small_publisher.py",
+        "bridge/wire/borealis.py",
+    }
     copy = tmp_path / "project"
     copy.mkdir()
     for path in ROOT.iterdir():
@@ -60,6 +68,10 @@ def project(tmp_path: Path) -> Path:
     for name, content in blocks().items():
         file = copy / name
         file.write_text(with_entry(file.read_text(), content) if name == TABLE else content)
+    table = copy / TABLE
+    lines = "\n        ".join(re.findall(r"`(from bridge.wire import borealis)`", DOCUMENT))
+    entry = "".join(re.findall(r"`(borealis.KIND: borealis.open_source,)`", DOCUMENT))
+    table.write_text(with_entry(table.read_text(), f"{lines}\n...\n        {entry}\n"))
     return copy
 
 
@@ -72,46 +84,33 @@ def in_copy(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
-def run(*command: str) -> str:
+def run(*command: str, code: int = 0) -> str:
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, timeout=BOUND_S, check=False
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == code, done.stdout + done.stderr
     return done.stdout
 
 
+def check(*options: str, code: int = 0) -> dict[str, Any]:
+    """What `reprise publishers check` says of one publisher; it must end with this code."""
+    printed = run("-m", "reprise", "publishers", "check", *options, "--json", code=code)
+    [publisher] = json.loads(printed)["publishers"]
+    found: dict[str, Any] = publisher
+    return found
+
+
 @contextmanager
-def script(project: Path, name: str, endpoint: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A script of the document, at another address."""
-    code = (project / name).read_text().replace(ENGINE, endpoint)
+def script(
+    project: Path, name: str, endpoint: str, replay: str = REPLAY
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """A script of the document, at other addresses."""
+    code = (project / name).read_text().replace(ENGINE, endpoint).replace(REPLAY, replay)
     with subprocess.Popen([sys.executable, "-c", code], cwd=project, env=os.environ) as running:
         try:
             yield running
         finally:
             running.kill()
-
-
-def test_the_document_has_all_that_a_kind_needs() -> None:
-    assert blocks().keys() == {
-        "bridge/wire/acme.py",
-        TABLE,
-        "tests/unit/bridge/wire/test_acme.py",
-        "acme_engine.py",
-        "catch.py",
-    }
-
-
-@pytest.mark.usefixtures("in_copy")
-def test_the_tests_of_the_new_kind_pass() -> None:
-    tests = ("tests/unit/bridge/wire/test_acme.py", "tests/unit/bridge/wire/test_kinds.py")
-    output = run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
-    assert " failed" not in output
-    kinds = run(
-        "-c", "import bridge; print(bridge.__file__); from bridge.wire import KINDS; print(*KINDS)"
-    )
-    found_in, names = kinds.splitlines()
-    assert found_in == str(Path.cwd() / "bridge" / "__init__.py")
-    assert "Acme" in names.split()
 
 
 def test_an_engine_of_the_new_kind_is_followed(in_copy: Path, tmp_path: Path) -> None:
@@ -132,7 +131,9 @@ def test_an_engine_of_the_new_kind_is_followed(in_copy: Path, tmp_path: Path) ->
     assert service.first_traceback() == ""
 
 
-def test_a_message_that_was_caught_is_tested_from_then_on(in_copy: Path) -> None:
+def test_a_message_that_is_caught_is_tested_beside_the_tests_of_the_new_kind(
+    in_copy: Path,
+) -> None:
     [port] = free_ports(1)
     endpoint = f"tcp://127.0.0.1:{port}"
     with (
@@ -140,30 +141,78 @@ def test_a_message_that_was_caught_is_tested_from_then_on(in_copy: Path) -> None
         script(in_copy, "acme_engine.py", endpoint),
     ):
         assert catching.wait(BOUND_S) == 0
-    captured = "tests/unit/bridge/wire/test_captured.py"
-    output = run(
-        "-m", "pytest", "-v", "-p", "no:cacheprovider", captured, "-k", "acme or every_version"
-    )
+    folder = "tests/unit/bridge/wire"
+    tests = [f"{folder}/test_{name}.py" for name in ("acme", "kinds", "captured")]
+    chosen = "test_acme or test_kinds or acme or every_version"
+    output = run("-m", "pytest", "-v", "-p", "no:cacheprovider", *tests, "-k", chosen)
     assert "[acme-2.1/added] PASSED" in output
+    assert {f"{folder}/test_{name}.py" for name in ("acme", "kinds")} <= set(
+        re.findall(r"^(\S+)::", output, re.MULTILINE)
+    )
+    kinds = run(
+        "-c", "import bridge; print(bridge.__file__); from bridge.wire import KINDS; print(*KINDS)"
+    )
+    found_in, names = kinds.splitlines()
+    assert found_in == str(Path.cwd() / "bridge" / "__init__.py")
+    assert "Acme" in names.split()
 
 
-@pytest.mark.parametrize("path", captured_files(), ids=lambda path: path.stem)
-def test_every_file_of_captured_frames_has_its_row_in_the_document(path: Path) -> None:
-    tried = try_captured(path)
-    assert tried.unused == 0
-    assert table.row(tried) in table.in_document(), REMEDY
+def test_the_smallest_publisher_is_understood_whole_and_its_registration_followed(
+    in_copy: Path, tmp_path: Path
+) -> None:
+    live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    with script(in_copy, "small_publisher.py", live, replay):
+        options = ("--from-zmq", live, "--replay", replay, "--model", "m", "--limit", "150")
+        found = check(*options, "--for", "40")
+        assert (found["reading"], found["problems"], found["findings"]) == ("whole", [], [])
+        assert found["messages"]["numbers"]["first"] == 0
+        assert found["blocks"]["chained"] is True
+        assert found["blocks"]["removed"] > 0
+        assert found["blocks"]["cleared"] > 0
+        [body] = found["registrations"]
+        assert (body["type"], body["block_size"]) == ("vLLM", 16)
+        with Service(tmp_path / "data") as service:
+            assert service.post("/register", body)[0] == 200
+
+            def state() -> str:
+                [one] = service.get("/services")[1]["services"]
+                return str(one["State"])
+
+            until(lambda: state() == "exact", what="all of its batches")
 
 
-@pytest.mark.parametrize("path", lmcache.captured_files(), ids=lambda path: path.stem)
-def test_so_have_lmcaches_messages_and_its_topic(path: Path) -> None:
-    tried = lmcache.try_captured(path)
-    assert tried.unused == 0
-    assert table.row(tried) in table.in_document(), REMEDY
+def test_a_capture_goes_through_a_pipe_into_the_check(in_copy: Path, tmp_path: Path) -> None:
+    live, replay = (f"tcp://127.0.0.1:{port}" for port in free_ports(2))
+    reprise = [sys.executable, "-m", "reprise"]
+    with (
+        script(in_copy, "small_publisher.py", live, replay),
+        subprocess.Popen(
+            [*reprise, "capture", "--from-zmq", live, "--replay", replay, "--limit", "20"],
+            stdout=subprocess.PIPE,
+        ) as capturing,
+    ):
+        done = subprocess.run(
+            [*reprise, "publishers", "check"],
+            stdin=capturing.stdout,
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert capturing.wait(BOUND_S) == 0
+    assert "messages: 20 in " in done.stdout
 
 
-def test_the_document_has_a_row_for_each_release_and_each_file_and_no_other() -> None:
-    rows = table.in_document()
-    code = {(one.kind, one.version) for one in rows if one.how == CODE}
-    assert code == {(release.kind, release.version) for release in RELEASES}, REMEDY
-    files = [*captured_files(), *lmcache.captured_files()]
-    assert len(rows) == len(files) + len(RELEASES), REMEDY
+def test_an_engine_that_sends_json_is_described_and_then_read_by_the_kind_that_is_added(
+    in_copy: Path, tmp_path: Path
+) -> None:
+    file = str(write_frames(tmp_path / "c", borealis()))
+    found = check(file)
+    assert (found["kinds"][0]["type"], found["reading"]) == ("Borealis", "whole")
+    assert found["registrations"][0]["block_size"] == 32
+    assert found["blocks"]["counted"] == 5
+    [event] = [one for one in found["events"] if one["tag"] == "cached"]
+    pinned = {one["name"]: one["unknown"] for one in event["fields"]}["pinned"]
+    assert pinned.startswith("used")
+    assert check(file, "--type", "vLLM", code=3)["reading"] == "none"

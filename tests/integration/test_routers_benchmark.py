@@ -7,17 +7,13 @@ import pytest
 from devtools.routers import routers
 from lab.benchmarks.gateways.chats import chats_of
 from lab.benchmarks.gateways.simulated import Contest
-from lab.benchmarks.sizes import KERNELS, KernelName
-from streams.kernel import native_available
 
 pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
-
-KERNEL: KernelName = KERNELS[0] if native_available() else KERNELS[1]
 
 
 @pytest.mark.parametrize("name", ["round robin", "vllm-router", "SMG", "Reprise"])
 def test_router_answers_all_chats(tmp_path: Path, name: str) -> None:
-    contest = Contest(KERNEL, tmp_path)
+    contest = Contest(tmp_path)
     if name not in contest.names:
         pytest.skip(routers().all_missing or f"{name} is not installed")
     run = contest.run(name, chats_of(1, 4))
@@ -29,7 +25,7 @@ def test_router_answers_all_chats(tmp_path: Path, name: str) -> None:
 
 
 def test_gateway_that_is_killed_goes_on_with_its_index(tmp_path: Path) -> None:
-    answered = Contest(KERNEL, tmp_path).restarted("Reprise", chats_of(1, 6))
+    answered = Contest(tmp_path).restarted("Reprise", chats_of(1, 6))
     problems = [one.problem for one in answered.chats if one.problem]
     assert all(one.startswith("broken off") for one in problems), problems
     assert any(one.refused for one in answered.answered)

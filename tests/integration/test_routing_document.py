@@ -16,13 +16,10 @@ import pytest
 
 import schemas
 from lab.benchmarks.routing.world import MODEL, World
-from lab.benchmarks.sizes import KERNELS
 from routing.costs import Costs
-from streams.kernel import native_available
 from tests.processes import until
 
 DOCUMENT = Path(schemas.__file__).parents[1] / "docs" / "routing.md"
-KERNEL = KERNELS[0] if native_available() else KERNELS[1]
 COSTS = Costs(fixed_s=0.05, prefill_tokens_per_s=1e6, token_squared_s=0.0)
 PROMPT = list(range(64))
 CALLERS = 16
@@ -63,7 +60,7 @@ def under_way(url: str) -> int:
 
 
 def test_the_client_of_the_document_works() -> None:
-    with World(KERNEL, [COSTS] * 2, named=True) as world:
+    with World([COSTS] * 2, named=True) as world:
         with client_of(world.url) as send:
             first = send(PROMPT, call, lambda: pytest.fail("Reprise was there"))
             again = send(PROMPT, call, lambda: pytest.fail("Reprise was there"))
@@ -72,14 +69,8 @@ def test_the_client_of_the_document_works() -> None:
         until(lambda: reported(world.url) == 2, what="both reports in the log")
 
 
-def test_it_goes_on_where_there_is_no_answer() -> None:
-    with client_of("http://127.0.0.1:9") as send:  # nobody listens there
-        found = send(PROMPT, lambda endpoint, rank: (endpoint, {"rank": rank}), lambda: ("b", 1))
-    assert found == ("b", {"rank": 1})
-
-
-def test_an_engine_that_is_gone_costs_no_request() -> None:
-    with World(KERNEL, [COSTS] * 2, named=True) as world, client_of(world.url) as send:
+def test_an_engine_or_a_service_that_is_gone_costs_no_request() -> None:
+    with World([COSTS] * 2, named=True) as world, client_of(world.url) as send:
         tried = []
 
         def call_once(endpoint: str, dp_rank: int) -> tuple[float, dict[str, Any]]:
@@ -91,13 +82,16 @@ def test_an_engine_that_is_gone_costs_no_request() -> None:
         assert send(PROMPT, call_once, lambda: ("elsewhere", 1)) == (0.1, {"rank": 1})
         assert tried[1:] == ["elsewhere"]
         until(lambda: under_way(world.url) == 0, what="that nothing is booked any more")
+    with client_of("http://127.0.0.1:9") as send:  # nobody listens there
+        found = send(PROMPT, lambda endpoint, rank: (endpoint, {"rank": rank}), lambda: ("b", 1))
+    assert found == ("b", {"rank": 1})
 
 
 def test_an_engine_that_is_killed_under_load_fails_no_request() -> None:
     """Of 400, of sixteen callers at once; those at the engine when it is killed are tried again
     elsewhere, and what comes later is soon not sent there any more.
     """
-    with World(KERNEL, [COSTS] * 4, named=True) as world, client_of(world.url) as send:
+    with World([COSTS] * 4, named=True) as world, client_of(world.url) as send:
         victim, *others = world.engines
         elsewhere = cycle(f"http://{one.http_host}:{one.http_port}" for one in others)
         lost = f"http://{victim.http_host}:{victim.http_port}"

@@ -22,9 +22,11 @@ from brokers.options import client_options
 from brokers.reading import opened_reader, read_to_end
 from devtools.broker import Broker
 from routing.fold.fold import RoutingFold
-from routing.log.recovery import ROUTING_PARTITION, recover_fold
+from routing.log.recovery import recover_fold
+from routing.log.topics import ROUTING_PARTITION, ROUTING_TOPIC, RoutingTopics
 from schemas.codec import decode_routing
 from schemas.routing_records import (
+    ENDS,
     DecisionsRecord,
     OutcomesRecord,
     RoutingRecord,
@@ -126,17 +128,22 @@ class Clients:
             time.sleep(0.05)
 
 
-async def read_log(settings: KafkaSettings) -> list[tuple[int, RoutingRecord]]:
-    """All of it."""
-    found: list[tuple[int, RoutingRecord]] = []
+async def read_encoded(settings: KafkaSettings) -> list[tuple[int, bytes]]:
+    """All of the log, as it is written."""
+    found: list[tuple[int, bytes]] = []
     async with opened_reader(client_options(settings), committed=True) as reader:
         await read_to_end(
             reader,
-            settings.routing.log.name,
+            settings.topic(ROUTING_TOPIC).name,
             {ROUTING_PARTITION: 0},
-            lambda message: found.append((message.offset, decode_routing(message.value or b""))),
+            lambda message: found.append((message.offset, message.value or b"")),
         )
     return found
+
+
+async def read_log(settings: KafkaSettings) -> list[tuple[int, RoutingRecord]]:
+    """All of it."""
+    return [(offset, decode_routing(value)) for offset, value in await read_encoded(settings)]
 
 
 def fold_of(records: list[tuple[int, RoutingRecord]]) -> RoutingFold:
@@ -156,7 +163,7 @@ class Log:
             if isinstance(record, DecisionsRecord):
                 self.decided |= {(record.run, one.number) for one in record.decisions}
             elif isinstance(record, OutcomesRecord):
-                ends = (one for one in record.outcomes if one.event.is_end)
+                ends = (one for one in record.outcomes if one.event in ENDS)
                 self.ended |= {(record.run, one.number) for one in ends}
 
     @property
@@ -300,7 +307,7 @@ def test_no_booking_is_lost_doubled_or_left_whatever_is_killed(
         assert worker.process is not None
         worker.process.terminate()
         assert worker.process.wait(30) == 0, worker.output()[-3000:]
-    recovered = asyncio.run(recover_fold(client_options(kafka), kafka.routing))
+    recovered = asyncio.run(recover_fold(client_options(kafka), RoutingTopics.of(kafka)))
     records = asyncio.run(read_log(kafka))
     assert recovered.fold.offset == records[-1][0]
     assert recovered.fold.digest == fold_of(records).digest

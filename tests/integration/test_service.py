@@ -21,10 +21,6 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
-def test_the_service_stops_cleanly_on_a_signal(service: Service) -> None:
-    assert service.stop() == 0
-
-
 def refused(*arguments: str) -> str:
     """What `reprise` says where it will not start."""
     done = subprocess.run(
@@ -38,23 +34,16 @@ def refused(*arguments: str) -> str:
     return done.stderr
 
 
-def test_an_occupied_port_is_told_at_once(service: Service, tmp_path: Path) -> None:
+def test_a_port_and_a_data_directory_in_use_are_told_at_once(
+    service: Service, tmp_path: Path
+) -> None:
     port = service.base_url.rpartition(":")[2]
     text = refused("--data", str(tmp_path / "other"), "--port", port)
     assert f"Cannot listen on 127.0.0.1:{port}" in text
-
-
-def test_a_data_directory_in_use_is_told_at_once(service: Service) -> None:
     text = refused("--data", str(service.data), "--port", "0")
     assert "no other process uses" in text
     assert str(service.data) in text
-
-
-def test_a_malformed_configuration_is_told_at_once(tmp_path: Path) -> None:
-    config = tmp_path / "config.json"
-    config.write_text('{"http_server_port": "many"}')
-    text = refused("--config", str(config), "--data", str(tmp_path / "data"))
-    assert "http_server_port must be an integer, got a string" in text
+    assert service.stop() == 0
 
 
 def test_no_name_writes_a_line_of_its_own_into_the_log(service: Service) -> None:

@@ -207,9 +207,10 @@ class Deployment:
         deadline = time.monotonic() + QUIET_S
         while True:
             follower = self.follower()
-            if {number: follower.covered(number) for number in wanted} == wanted:
+            found = {number: follower.covered(number) for number in wanted}
+            if found == wanted:
                 break
-            assert time.monotonic() < deadline, f"{follower.positions()}\n{wanted}\n{self.logs()}"
+            assert time.monotonic() < deadline, f"{found}\n{wanted}\n{self.logs()}"
             time.sleep(0.3)
         contexts = sorted(view for fold in folds.values() for view in fold.kernel.contexts())
         assert follower.kernel.contexts() == contexts, self.logs()

@@ -59,9 +59,13 @@ def run(kafka: KafkaSettings, work: Coroutine[Any, Any, T]) -> T:
     return asyncio.run(work)
 
 
-def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSettings) -> None:
+def test_flushes_are_read_back_where_they_were_written_also_beyond_one_batch(
+    kafka_settings: KafkaSettings,
+) -> None:
+    """As a transaction, behind which the next one goes on."""
+
     async def work() -> None:
-        topic = owner(kafka_settings)
+        topic = owner(kafka_settings, **SMALL_BATCHES)
         await topic.take()
         written = [*flush("a"), RowWrite(b"a-0", None), *flush("b", 1)]
         offsets = await topic.write(written[:3]) + await topic.write(written[3:])
@@ -70,18 +74,6 @@ def test_flushes_are_read_back_where_they_were_written(kafka_settings: KafkaSett
             for offset, row in zip(offsets, written, strict=True)
         ]
         assert await read(topic, offsets[-1] + 1) == []
-        await topic.stop()
-
-    run(kafka_settings, work())
-
-
-def test_a_flush_beyond_one_batch_is_a_transaction_and_the_next_one_goes_on(
-    kafka_settings: KafkaSettings,
-) -> None:
-    async def work() -> None:
-        topic = owner(kafka_settings, **SMALL_BATCHES)
-        await topic.take()
-        offsets = await topic.write(flush("a"))
         offsets += await topic.write(flush("large", 30, size=1_000))
         offsets += await topic.write(flush("b"))
         assert [row.offset for row in await read(topic)] == offsets
@@ -128,15 +120,13 @@ def test_rows_that_count_together_beyond_a_transaction_say_what_to_do(
     run(kafka_settings, work())
 
 
-@pytest.mark.parametrize("size", [10, 1_000], ids=["one batch", "a transaction"])
-def test_an_owner_that_was_replaced_writes_nothing_more(
-    kafka_settings: KafkaSettings, size: int
-) -> None:
-    async def work() -> None:
+def test_an_owner_that_was_replaced_writes_nothing_more(kafka_settings: KafkaSettings) -> None:
+    async def work(size: int) -> None:
         old = owner(kafka_settings, **SMALL_BATCHES)
         new = owner(kafka_settings, **SMALL_BATCHES)
         await old.take()
-        before = await old.write(flush("old"))
+        earlier = [row.offset for row in await read(old)]
+        before = earlier + await old.write(flush("old"))
         await new.take()
         with pytest.raises(TableLostError):
             await old.write(flush("late", 30, size=size))
@@ -151,7 +141,8 @@ def test_an_owner_that_was_replaced_writes_nothing_more(
         await old.stop()
         await new.stop()
 
-    run(kafka_settings, work())
+    for size in (10, 1_000):  # one batch, a transaction
+        run(kafka_settings, work(size))
 
 
 def test_an_owner_is_told_that_another_had_the_partition_meanwhile(

@@ -29,42 +29,12 @@ from reprise.http.tls_listener import TLS_HANDSHAKES_MAX
 from tests.processes import Service, until
 from tests.router_protos import PACKED
 from tests.sniffer import Sniffer
+from tests.unit.reprise.http.test_tls import Files
 
 SECRET = "secret-secret"
 TOKENS = list(range(1_234_500, 1_234_516))
 QUERY = json.dumps({"model": "m", "block_size": 4, "token_ids": TOKENS}).encode()
 MATCH = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix"
-
-
-class Files:
-    """What a service is started with, as PEM."""
-
-    def __init__(self, directory: Path) -> None:
-        self.authority = trustme.CA()
-        self.certificate, self.key = directory / "cert.pem", directory / "key.pem"
-        self.authority_file = directory / "ca.pem"
-        self.authority.cert_pem.write_to_path(self.authority_file)
-        self.serials: list[bytes] = []
-        self.issue()
-
-    def issue(self) -> None:
-        """Another certificate: its files are replaced one after the other."""
-        issued = self.authority.issue_cert("localhost", "127.0.0.1")
-        content = b"".join(blob.bytes() for blob in issued.cert_chain_pems)
-        self.certificate.write_bytes(content)
-        self.key.write_bytes(issued.private_key_pem.bytes())
-        der = ssl.PEM_cert_to_DER_cert(issued.cert_chain_pems[0].bytes().decode())
-        self.serials.append(der)
-
-    @property
-    def options(self) -> tuple[str, ...]:
-        return ("--set", f"tls.cert={self.certificate}", "--set", f"tls.key={self.key}")
-
-    def client(self, issued: trustme.LeafCert | None = None) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=str(self.authority_file))
-        if issued is not None:
-            issued.configure_cert(context)
-        return context
 
 
 @pytest.fixture
@@ -300,38 +270,3 @@ def test_who_listens_on_the_wire_reads_no_token(service: Encrypted, files: Files
     assert not any(str(token).encode() in seen for token in TOKENS)
     assert not any(struct.pack("<I", token) in seen for token in TOKENS)
     assert b"/query" not in seen
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (("--set", "tls.cert=cert.pem"), "--tls-cert and --tls-key together"),
-        (("--set", "tls.client_ca=ca.pem"), "beside --tls-client-ca"),
-        (
-            ("--set", "tls.cert=none.pem", "--set", "tls.key=key.pem"),
-            "a file of PEM, got none.pem: No such file",
-        ),
-        (("--set", "tls.cert=ca.pem", "--set", "tls.key=key.pem"), "ca.pem and key.pem"),
-        (
-            (
-                "--set",
-                "tls.cert=cert.pem",
-                "--set",
-                "tls.key=key.pem",
-                "--set",
-                "tls.client_ca=key.pem",
-            ),
-            "authorities as PEM in key.pem",
-        ),
-    ],
-)
-def test_files_that_do_not_fit_keep_it_from_starting(
-    tmp_path: Path, files: Files, options: tuple[str, ...], said: str
-) -> None:
-    command = [sys.executable, "-m", "reprise", "up", "--port", "0", "--data", "data", *options]
-    done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode in (1, 2)
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr

@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import msgspec
-import pytest
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 
 from brokers.broker_settings import KafkaSettings
 from brokers.topics import ensure_topics
+from routing.log.topics import ROUTING_TOPIC, RoutingTopics
 from schemas.routing_records import OutcomesRecord, encode_routing
 from schemas.topics import encode_run
 from tests.building import gap_record
@@ -53,7 +53,7 @@ def routed(settings: KafkaSettings) -> None:
         try:
             for one in (decisions(0), told):
                 await producer.send_and_wait(
-                    settings.routing.log.name, encode_routing(one), key=encode_run(RUN)
+                    settings.topic(ROUTING_TOPIC).name, encode_routing(one), key=encode_run(RUN)
                 )
         finally:
             await producer.stop()
@@ -61,44 +61,27 @@ def routed(settings: KafkaSettings) -> None:
     asyncio.run(asyncio.wait_for(run(), BOUND_S))
 
 
-@pytest.mark.parametrize(
-    ("name", "printed"),
-    [
-        ("stored.py", "m  00:00  1\n"),
-        ("losses.py", "default  a  lost  missed  4\n"),
-        ("hits.py", "default  50.0%\n"),
-    ],
-    ids=["stored", "losses", "hits"],
-)
-def test_a_recipe_prints_what_is_in_the_topics(
-    name: str, printed: str, kafka_settings: KafkaSettings
-) -> None:
-    specs = (*kafka_settings.topics, *kafka_settings.routing)
+def test_the_recipes_print_what_is_in_the_topics(kafka_settings: KafkaSettings) -> None:
+    specs = (*kafka_settings.topics, *RoutingTopics.of(kafka_settings))
     asyncio.run(asyncio.wait_for(ensure_topics(kafka_settings, specs=specs), BOUND_S))
     produce(kafka_settings, [record(7, "worker-1"), record(7, "worker-1")], partition=1)
     produce(kafka_settings, [(b"w-1", gap_record(1, 4))])
     routed(kafka_settings)
-    found = re.search(rf"```python {re.escape(name)}\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert found is not None
-    code = found[1].replace("127.0.0.1:9092", kafka_settings.bootstrap)
-    code = code.replace('"reprise.', f'"{kafka_settings.topic_prefix}.')
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=BOUND_S, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, printed), done.stderr
-
-
-def test_the_document_names_the_topics_as_they_are_made() -> None:
-    text = DOCUMENT.read_text()
-    settings = KafkaSettings(bootstrap="b:1")
-    for spec in (
-        *settings.topics,
-        *settings.routing,
-        settings.answers,
-        *settings.commands,
+    for name, printed in (
+        ("stored.py", "m  00:00  1\n"),
+        ("losses.py", "default  a  lost  missed  4\n"),
+        ("hits.py", "default  50.0%\n"),
     ):
-        (row,) = re.findall(rf"^\| `{re.escape(spec.name)}` \|.*$", text, re.MULTILINE)
-        assert f"| {spec.partitions} | {spec.cleanup}" in row
-        # The commands that make them by hand say the same.
-        for key, value in spec.configs.items():
-            assert f"--config {key}={value}" in text
+        block = rf"```python {re.escape(name)}\n(.*?)```"
+        found = re.search(block, DOCUMENT.read_text(), re.DOTALL)
+        assert found is not None
+        code = found[1].replace("127.0.0.1:9092", kafka_settings.bootstrap)
+        code = code.replace('"reprise.', f'"{kafka_settings.topic_prefix}.')
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=BOUND_S,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (0, printed), done.stderr

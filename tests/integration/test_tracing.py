@@ -3,7 +3,6 @@ service, by OTLP, at a collector.
 """
 
 import json
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,9 @@ from schemas.identities import Offset
 from schemas.routing_records import DecisionsRecord, OutcomesRecord
 from streams.kernel import native_available
 from tests.processes import Service, until
-from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan, stuck_collector
+from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, Collector, KeptSpan
 
 TOKENS = list(range(1_000_000, 1_000_064))
-OTHER_TRACE = "1" * 32
 
 
 def post(
@@ -124,31 +122,6 @@ def test_a_refusal_and_a_query_have_spans_where_they_are_asked_for(tmp_path: Pat
         assert queried.attributes["reprise.index.position"] == found[2]["reprise-position"]
 
 
-@pytest.mark.parametrize("sampled", ["00", "zz"])
-def test_what_is_not_sampled_or_no_context_makes_no_span_of_that_trace(
-    tmp_path: Path, sampled: str
-) -> None:
-    with Collector() as collector, traced(Service(tmp_path / "data"), collector) as service:
-        ready(service)
-        assert decide(service, f"00-{OTHER_TRACE}-{ROUTER_SPAN}-{sampled}")[0] == 200
-        assert decide(service)[0] == 200
-        until(lambda: of_trace(collector, "reprise.route"), what="the one that is sampled")
-        assert not [one for one in collector.spans() if one.trace == OTHER_TRACE]
-
-
-def test_a_collector_that_does_not_answer_delays_nobody(tmp_path: Path) -> None:
-    with stuck_collector() as collector, traced(Service(tmp_path / "data"), collector) as service:
-        ready(service)
-        decide(service)
-        until(lambda: collector.bodies, what="a request to the collector")
-        for _ in range(20):
-            assert decide(service)[0] == 200
-        assert service.metric("reprise_spans_waiting") > 0
-        begin = time.monotonic()
-        assert service.stop() == 0
-        assert time.monotonic() - begin < 10, "it leaves, and drops what waits"
-
-
 def test_a_collector_that_is_away_costs_spans_which_are_counted(tmp_path: Path) -> None:
     with Collector(status=400) as collector:
         service = traced(Service(tmp_path / "data"), collector)
@@ -176,21 +149,3 @@ def test_without_tracing_a_query_with_a_trace_is_answered_as_any_other(tmp_path:
         # It is kept all the same: whoever folds it may have tracing on.
         (kept,) = service.get("/decisions")[1]["decisions"]
         assert kept["traceparent"] == TRACEPARENT
-
-
-def test_a_setting_that_cannot_be_used_is_told_at_once(tmp_path: Path) -> None:
-    for environment, said in (
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"}, "as http://localhost:4318"),
-        (
-            {
-                "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4317",
-                "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc",
-            },
-            "http/protobuf",
-        ),
-    ):
-        service = Service(tmp_path / "data", environment=environment)
-        with pytest.raises(AssertionError, match="did not start"):
-            service.start()
-        service.kill()
-        assert said in service.log()

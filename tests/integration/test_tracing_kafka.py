@@ -1,15 +1,13 @@
 """Traces of the distributed form: of real processes on a real broker, by OTLP, at a collector."""
 
 import re
-import socket
 import time
 import urllib.error
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import grpc
 import pytest
@@ -228,34 +226,6 @@ def test_no_role_waits_for_a_collector_that_hangs(make: Make, load: Load) -> Non
             assert (
                 "Spans were dropped, as the collector did not take them: stopping" in role.output()
             )
-
-
-def test_a_collector_that_goes_away_costs_spans_which_are_counted(make: Make, load: Load) -> None:
-    with Collector() as collector:
-        roles = make(collector.endpoint)
-        publish(roles["serve"], load)
-        decide(roles["serve"])
-        for role in roles.values():
-            until(partial(has, role, "reprise_spans_exported_total"), what="spans")
-    with refusing(collector.endpoint):
-        decide(roles["serve"])
-        for role in roles.values():
-            until(
-                partial(has, role, "reprise_spans_dropped_total", reason="export_failed"),
-                what=f"{role.name} drops what it cannot send",
-                timeout_s=WAIT_S,
-            )
-            assert role.output().count("Cannot send spans to the collector") == 1
-        going_on(roles["serve"])
-
-
-@contextmanager
-def refusing(endpoint: str) -> Iterator[None]:
-    """Nobody listens there, and nobody else will."""
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", urlsplit(endpoint).port or 0))
-        yield
 
 
 def going_on(replica: Role) -> None:

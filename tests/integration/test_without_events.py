@@ -1,4 +1,4 @@
-"""An engine without events and `reprise up` as a process, which is killed."""
+"""An engine without events, and `reprise up` as a process that asks it for its load."""
 
 from pathlib import Path
 from typing import Any
@@ -28,38 +28,6 @@ def route(service: Service, tokens: list[int], **fields: object) -> tuple[int, d
 def candidates(service: Service) -> set[str]:
     answer = route(service, TOKENS, reserve=False, explain=True)[1]
     return {one["instance_id"] for one in answer["candidates"] if one["eligible"]}
-
-
-def test_the_second_prompt_goes_where_the_first_went_also_after_a_kill(tmp_path: Path) -> None:
-    with Service(tmp_path / "data") as service:
-        for instance in ("a", "b", "c"):
-            register(service, instance, kv_capacity_tokens=65_536)
-        until(lambda: candidates(service) == {"a", "b", "c"}, what="candidates")
-        first = route(service, TOKENS)[1]["prefill"]
-        assert (first["cached_tokens"], first["approximate"]) == (0, True)
-        promised = []
-        for tail in (range(1000, 1032), range(2000, 2032)):
-            until(lambda: len(candidates(service)) == 3, what="candidates")
-            status, answer = route(service, [*TOKENS, *tail])
-            assert status == 200, answer
-            promised.append(answer["prefill"])
-            counts = service.get("/routing")[1]["counts"]
-            until(
-                lambda: not service.get("/routing")[1]["counts"]["waiting"],
-                what=f"a log with all of {counts}",
-            )
-            service.restart()
-        for one in promised:
-            assert one["instance_id"] == first["instance_id"]
-            assert (one["cached_tokens"], one["approximate"]) == (256, True)
-        shown = service.get("/services")[1]["services"]
-        assert {(one["InstanceID"], one["State"], one["Reason"]) for one in shown} == {
-            (name, "unconfirmed", "no_events") for name in ("a", "b", "c")
-        }
-        assert service.digest()["contexts"] == []
-        assert service.query(TOKENS) == {}
-        assert service.stop() == 0
-        assert service.first_traceback() == ""
 
 
 def test_it_is_asked_for_its_load_and_is_no_candidate_while_it_does_not_answer(

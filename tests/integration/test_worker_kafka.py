@@ -22,7 +22,8 @@ from streams.worker import runner as runner_module
 from streams.worker.app import WorkerApp
 from streams.worker.runner import LoopSpoiledError
 from streams.worker.tables import PartitionTables
-from streams.worker.worker import FoldWorker, StreamsSettings
+from streams.worker.worker import FoldWorker
+from streams.worker.worker_settings import StreamsSettings
 from tests.building import STREAM, events_record, stored
 
 pytestmark = pytest.mark.timeout(120)
@@ -153,46 +154,35 @@ def test_a_worker_that_loads_for_longer_than_its_session_stays_in_the_group(
     assert threading.main_thread() not in loaded_by
 
 
-def test_the_group_commits_what_the_tables_cover_tombstones_and_garbage_included(
-    watched: Watched,
+def test_the_group_commits_each_batch_at_once_tombstones_and_garbage_included(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Bridges look at what it commits."""
+    monkeypatch.setattr(app_module, "WORKER_COMMIT_S", 3600.0)
+
     async def scenario() -> None:
         await ensure_topics(watched.kafka)
         await watched.produce([*records(20), None, b"", b"\xc1", *records(20, start=20)])
         async with watched.running():
             await watched.until_covered()
+            for number in range(2):
+                await watched.produce(records(12, start=40 + 12 * number))
+                await watched.until_covered()
         tables = watched.worker.tables
         assert tables is not None
-        assert tables.counters == {"records": 43, "skipped_malformed_record": 3}
+        assert tables.counters == {"records": 67, "skipped_malformed_record": 3}
         assert watched.worker.restarts == 0
 
     asyncio.run(scenario())
 
 
-def test_each_batch_is_committed_at_once_for_bridges_look_at_it(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(app_module, "WORKER_COMMIT_S", 3600.0)
-
-    async def scenario() -> None:
-        await ensure_topics(watched.kafka)
-        async with watched.running():
-            for number in range(3):
-                await watched.produce(records(12, start=12 * number))
-                await watched.until_covered()
-        assert watched.worker.restarts == 0
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("where", ["fetch", "thread"])
 def test_after_a_crash_of_faust_a_new_app_folds_on_and_nothing_of_the_old_one_is_left(
-    watched: Watched, where: str
+    watched: Watched,
 ) -> None:
     async def scenario() -> None:
         await ensure_topics(watched.kafka)
         async with watched.running():
-            for crashes in range(2):
+            for crashes, where in enumerate(("fetch", "thread")):
                 await watched.produce(records(12, start=12 * crashes))
                 await watched.until_covered()
                 assert watched.worker.crashes == watched.worker.restarts == crashes

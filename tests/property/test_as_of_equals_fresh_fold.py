@@ -9,13 +9,23 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logs.embedded import EmbeddedLog
 from schemas.errors import PastError
-from schemas.identities import MEDIA, ModelContext, Offset, StreamKey
+from schemas.events import BlockEvent
+from schemas.identities import (
+    COPIES_UNKNOWN,
+    GROUPS_DIFFER,
+    MEDIA,
+    Medium,
+    ModelContext,
+    Offset,
+    StreamKey,
+)
 from streams.history.explain import EXPLAINED_CHANGES_MAX, Question, explain
 from streams.history.past_fold import Blocks, Past
 from streams.history.recorder import HistoryRecorder
@@ -31,12 +41,15 @@ from tests.building import (
     prefix_hashes,
     registered_record,
     registration,
+    removed,
+    stored,
     u64s,
 )
 from tests.kills import Kill, kills
 from tests.property.test_recovery_equals_never_crashing import (
     HARSH,
     MEMORY,
+    ODD,
     POOLED,
     Item,
     Service,
@@ -117,7 +130,7 @@ def recorded(
 
 
 @settings(max_examples=60)
-@given(histories(HARSH) | histories(POOLED), st.integers(1, 6))
+@given(histories(HARSH) | histories(POOLED) | histories(ODD), st.integers(1, 6))
 def test_every_position_of_a_whole_log(
     make_fold: Callable[[], Fold], history: list[Item], marked: int
 ) -> None:
@@ -192,7 +205,7 @@ SCOPES = [SCOPE, SCOPE._replace(lora_name="adapter")]
 
 
 @settings(max_examples=60)
-@given(histories(HARSH) | histories(POOLED), st.integers(1, 6))
+@given(histories(HARSH) | histories(POOLED) | histories(ODD), st.integers(1, 6))
 def test_answers_about_a_prompt(
     make_fold: Callable[[], Fold], history: list[Item], marked: int
 ) -> None:
@@ -208,7 +221,39 @@ def test_answers_about_a_prompt(
                 )
                 expected = truth.kernel.query_by_hash(scope, hashes, None)
                 assert fold.kernel.query_by_hash(scope, hashes, None) == expected, offset
+                # The state of an answer depends on far more than the blocks of the prompt.
+                assert fold.publishers == truth.publishers, offset
+
+
+PLAIN = stored(0, [1], tokens_of(1))
+AGAIN = msgspec.structs.replace(PLAIN, sequence=1, undecided=True)
+SECOND = msgspec.structs.replace(PLAIN, sequence=1, group=1, spec_kind="full_attention")
+DOUBTS: dict[str, list[BlockEvent]] = {
+    COPIES_UNKNOWN: [PLAIN, AGAIN, removed(2, [1])],
+    GROUPS_DIFFER: [PLAIN, SECOND, msgspec.structs.replace(removed(2, [1]), group=1)],
+    "unknown_parent": [PLAIN, stored(1, [2], tokens_of(2), parent=7)],
+    "unresolved": [PLAIN, stored(1, [8], [], medium=Medium.CPU)],
+    "block_size:2": [msgspec.structs.replace(PLAIN, block_size=2)],
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_doubt_outlives_records_of_other_blocks(
+    make_fold: Callable[[], Fold], doubt: str
+) -> None:
+    """Each flush is of all before it, and the records behind it name none of the blocks."""
+    events = DOUBTS[doubt]
+    begun = [registered_record(registration("a")), events_record(0, len(events) - 1, events)]
+    rest = [events_record(n, n, [stored(n, [100 + n], tokens_of(n))]) for n in range(5, 9)]
+    with recorded([*begun, Step.FLUSH, *rest], make_fold, 1) as service:
+        hashes = u64s(prefix_hashes(tokens_of(1)))
+        for offset in range(1, len(begun) + len(rest)):
+            fold = service.past().fold_as_of(Offset(offset), everything, blocks=Blocks(hashes, ""))
+            truth = straight([*begun, *rest][: offset + 1], make_fold)
             assert fold.publishers == truth.publishers
+            assert doubt in fold.publishers[registration("a").publisher].left_out
+            told = fold.kernel.query_by_hash(SCOPE, hashes, None)
+            assert told == truth.kernel.query_by_hash(SCOPE, hashes, None)
 
 
 def held_at(fold: Fold, context: ModelContext, prefix: int) -> set[tuple[int, str]]:

@@ -14,13 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logs.embedded import EmbeddedLog
 from query_api.http.audit import AnswerAudit, SteppedAnswer
 from query_api.http.requests.queries import Query, answer_hash_query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
 from schemas.codec import decode_answers
 from schemas.identities import Offset
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification, VerificationResult
 from streams.kernel.interface import AuditQueue, BodyForm, Kernel
@@ -122,7 +123,7 @@ class Probed:
 @contextmanager
 def audited(
     history: list[Item], make_fold: Callable[[], Fold], asked: list[Query]
-) -> Iterator[tuple[RecordedService, Asker, AnswersLog]]:
+) -> Iterator[tuple[RecordedService, Asker, EmbeddedLog]]:
     place = MEMORY if MEMORY.is_dir() else None
     asker = Asker(open_audit_queue(1.0), asked)
 
@@ -138,7 +139,7 @@ def audited(
             service.live_through(item)
             asker.ask(service.table.fold.kernel)
         service.make_fold = make_fold
-        answers = AnswersLog(Path(directory) / "answers")
+        answers = ANSWERS.opened(Path(directory))
         chunks = asker.queue.take()
         answers.append([encode_answers(1, SEED, *chunk) for chunk in chunks])
         yield service, asker, answers
@@ -146,7 +147,7 @@ def audited(
         service.close()
 
 
-def verified(service: RecordedService, answers: AnswersLog) -> VerificationResult:
+def verified(service: RecordedService, answers: EmbeddedLog) -> VerificationResult:
     return AnswersVerification(answers, service.log, service.history).run()
 
 
@@ -196,7 +197,7 @@ def test_a_number_that_was_changed_is_found_and_named(
             return
         sequence, number, place = data.draw(st.sampled_from(kept))
         change = data.draw(st.integers(1, 100))
-        changed = AnswersLog(answers.path.with_name("changed"))
+        changed = EmbeddedLog(answers.path.with_name("changed"), preset=ANSWERS.preset)
         for entry in answers.read(Offset(0)):
             record = msgspec.msgpack.decode(entry.value)
             for fields in record["answers"]:

@@ -65,7 +65,21 @@ def long_ones(events: Sequence[BlockEvent]) -> list[BlockEvent]:
         removed(SEQUENCE, hashes[10:12], medium=Medium.CPU),
         stored(SEQUENCE, hashes[20:24], [], medium=Medium.CPU),
     ]
-    return [*events, whole, behind, *moves]
+    tokens = [*range(7 * BLOCK_SIZE)]
+    chains = [
+        stored(SEQUENCE, range(3000, 3007), tokens, parent=hashes[39], medium=Medium.CPU),
+        stored(SEQUENCE, range(3100, 3107), tokens, parent=hashes[38], medium=Medium.CPU),
+        stored(SEQUENCE, [3200], tokens[:BLOCK_SIZE], parent=3006, medium=Medium.DISK),
+        stored(SEQUENCE, [3300], tokens[:BLOCK_SIZE], parent=hashes[35]),
+    ]
+    first, *others = map(of_stream, chains)
+    kept: list[BlockEvent] = [  # of which some hang on what is gone
+        *(removed(SEQUENCE, [hashes[at]]) for at in (35, 39, 38)),
+        first,
+        removed(SEQUENCE, range(3000, 3007), medium=Medium.CPU),
+        *others,
+    ]
+    return [*events, whole, behind, *moves, *kept]
 
 
 batches = st.lists(block_events, min_size=1, max_size=25).map(of_one_batch)

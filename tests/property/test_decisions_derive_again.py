@@ -14,8 +14,9 @@ from routing.costs import UNLIMITED, Costs
 from routing.decisions.interface import OfferedCandidate, PostedLoad, RouteRequest
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
-from routing.decisions.router import Router, RouterSettings
-from routing.policies.decide import DegradedPolicy, Rules
+from routing.decisions.router import Router
+from routing.decisions.router_settings import RouterSettings
+from routing.policies.decide import DegradedPolicy
 from routing.policies.table import POLICIES
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
@@ -78,7 +79,7 @@ def world(chance: random.Random, clock: Clock, degraded: DegradedPolicy) -> Rout
             )
             table.standings[name] = Standing(state, reason, 0.0)
     costs = chance.choice((Costs(), Costs(fixed_s=0.1, fetch_tokens_per_s=UNLIMITED)))
-    settings = RouterSettings(costs=costs, rules=Rules(degraded=degraded))
+    settings = RouterSettings(costs=costs, degraded=degraded)
     return Router(table, RoutingQueue(), LiveLoad(), settings, clock=clock, monotonic=clock)
 
 

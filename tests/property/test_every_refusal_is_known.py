@@ -90,7 +90,6 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.UNKNOWN_KIND: "no source of that kind: the registration is refused",
     # Nothing is missing without it.
     DropReason.EARLIER_INCARNATION: "its blocks are gone",
-    DropReason.UNREGISTERED: "nobody asks for it",
     DropReason.OTHER_STREAM: "it is none of the publisher's",
     DropReason.OTHER_GROUP: "likewise",
     DropReason.OTHER_RANK: "likewise; unconfirmed, tests/unit/bridge/test_ranks_of_one_stream.py",

@@ -9,6 +9,7 @@ import pytest
 
 from lmcache_adapter.worker.full_sync import LMCACHE_SYNC_IDLE_S
 from lmcache_adapter.worker.worker import LMCACHE_SYNC_AGAIN_MAX_S
+from schemas.answer_states import Doubt
 from tests.lmcache import CPU, DISK
 from tests.unit.lmcache_adapter.scene import REPLY, Cache, Scene
 from tests.unit.lmcache_adapter.worker.test_worker import restarted
@@ -30,6 +31,7 @@ class History:
         self.batches: list[dict[str, object]] = []
         self.sync_id = ""
         self.has_disk = self.random.random() < 0.3
+        self.cache.has_tags = self.random.random() < 0.3
 
     def step(self) -> None:
         weighted: list[tuple[int, Callable[[], None]]] = [
@@ -121,10 +123,12 @@ class History:
             while self.batches:
                 self.push_batch()
             self.operate()
-        on_cpu = {key for key in self.cache.indexed if key[0] == "CPU"}
-        assert on_cpu == {key for key in self.cache.truth if key[0] == "CPU"}
+        doubt, has_tags = self.cache.doubt, self.cache.has_tags
+        if doubt is None or not has_tags:
+            on_cpu = {key for key in self.cache.indexed if key[0] == "CPU"}
+            assert on_cpu == {key for key in self.cache.truth if key[0] == "CPU"}
         if not self.has_disk:
-            assert self.cache.doubt is None
+            assert doubt is None or (has_tags and doubt is Doubt.COPIES_UNKNOWN)
             assert self.cache.degraded is None
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from schemas.codec import decode_record, decode_record_events
-from schemas.events import BlockEvent
+from schemas.events import BlockEvent, ClearedBlocks
 from schemas.identities import Medium, Offset, PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import EventsRecord
@@ -75,6 +75,8 @@ KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "some", "some", "abo
 HARSH = [*KINDS, "death", "death", "death", "lose"]
 POOLED = [*HARSH, *["pool"] * 6]
 """Beside the engine a pool, whose objects are joined to what the engine announces."""
+ODD = [*HARSH, *["odd"] * 6]
+"""Beside the engine another one, whose events leave doubts of every kind."""
 POOLED_KINDS = [*KINDS, *["pool"] * 5]
 RETIRED = [kind for kind in HARSH if kind != "again"] + ["retire"] * 3
 """Without records that come again: what is retired is older than whatever comes late."""
@@ -136,6 +138,39 @@ def pool_events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
     return batch
 
 
+@st.composite
+def odd_events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
+    """A batch of which not everything can be used, or it is not known what it means: copies,
+    several cache groups, other sizes, blocks without tokens, pools that others store into.
+    """
+    batch: list[BlockEvent] = []
+    for _ in range(draw(st.integers(1, 3))):
+        block = draw(st.sampled_from([1, 1, 1, 2, 3, 4, 5, 6]))
+        medium = draw(st.sampled_from([Medium.GPU, Medium.GPU, Medium.GPU, Medium.CPU]))
+        parent = draw(st.sampled_from([*[None] * 5, block - 1]))
+        again = draw(st.sampled_from(["undecided", "undecided", "reported"]))
+        plain = stored(sequence, [block], tokens_of(block), parent=parent, medium=medium)
+        gone = removed(sequence, [block], medium=medium)
+        odd: dict[str, BlockEvent] = {
+            "again": msgspec.structs.replace(plain, **{again: True}),
+            "group": msgspec.structs.replace(plain, group=1, spec_kind="full_attention"),
+            "sparse": msgspec.structs.replace(plain, group=2, spec_kind="sliding_window"),
+            "size": msgspec.structs.replace(plain, block_size=2),
+            "unusable": msgspec.structs.replace(plain, tokens=b"", left_out="of the bridge"),
+            "nameless": stored(sequence, [block], [], medium=medium),
+            "removed": gone,
+            "of a group": msgspec.structs.replace(gone, group=1),
+            "whole": msgspec.structs.replace(gone, whole=True),
+            "left": msgspec.structs.replace(gone, left=1),
+            "from a pool": msgspec.structs.replace(gone, shared=True),
+            "cleared": ClearedBlocks(sequence=sequence, medium=medium),
+        }
+        kinds = ["again"] * 6 + ["group"] * 2 + ["removed"] * 4 + sorted(odd)
+        batch.append(odd[draw(st.sampled_from(kinds))])
+    return batch
+
+
+OTHER = registration("odd", port=5560)
 POOL = registration("pool", port=5559, kind="Mooncake")
 
 
@@ -145,7 +180,9 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
     history: list[Item] = [registered_record(registration("a"))]
     if "pool" in kinds:
         history.append(registered_record(POOL))
-    incarnation, sequence, pool_sequence = 1, 0, 0
+    if "odd" in kinds:
+        history.append(registered_record(OTHER))
+    incarnation, sequence, pool_sequence, odd_sequence = 1, 0, 0, 0
     for _ in range(draw(st.integers(1, 25))):
         match draw(st.sampled_from(kinds)):
             case "events":
@@ -163,6 +200,11 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
                 numbers = pool_sequence, pool_sequence
                 history.append(events_record(*numbers, batch, stream=POOL.stream))
                 pool_sequence += 1
+            case "odd":
+                batch = draw(odd_events(odd_sequence))
+                numbers = odd_sequence, odd_sequence
+                history.append(events_record(*numbers, batch, stream=OTHER.stream))
+                odd_sequence += 1
             case "gap":
                 history.append(gap_record(sequence, sequence + 1, incarnation=incarnation))
                 sequence += 2
@@ -295,7 +337,7 @@ def straight(records: list[bytes], make_fold: Callable[[], Fold]) -> Fold:
 
 
 @settings(max_examples=30)
-@given(histories(HARSH) | histories(POOLED), st.sampled_from(SLICES))
+@given(histories(HARSH) | histories(POOLED) | histories(ODD), st.sampled_from(SLICES))
 def test_killed_anywhere_and_recovered_equals_never_killed(
     make_fold: Callable[[], Fold], history: list[Item], entries: int
 ) -> None:

@@ -338,7 +338,7 @@ class World:
             self.sequencers.add(engine.registration)
             if publisher in self.fold.publishers:
                 anchor = Anchor.of(self.fold.publishers[publisher])
-                self.sequencers[publisher].place(anchor)
+                self.sequencers[publisher].set_anchor(anchor)
 
     def restart_table(self) -> None:
         """From its rows, as they would be now."""

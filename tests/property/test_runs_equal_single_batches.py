@@ -2,7 +2,9 @@
 byte, and the same state of their publishers.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -13,13 +15,14 @@ from hypothesis import strategies as st
 from bridge.link_numbers import LinkNumber
 from bridge.publisher import window as windows
 from bridge.publisher.anchor import Anchor
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received, behind, count_of
 from bridge.wire import batch as batches
-from schemas.arrays import BatchPacker
+from bridge.wire.drop_reasons import DropReason
+from schemas.arrays import BatchPacker, MessageRun
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, Proof
 from schemas.records import EventsRecord, ResetRecord, SequencedRecord, encode_record
-from streams.kernel import array_packer, native_available
+from streams.kernel import array_packer, message_run, native_available
 from tests.property.test_batch_packer import ArraysOnly
 from tests.unit.bridge.messages import frames_of, map_event, registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
@@ -37,9 +40,9 @@ class AloneOnly:
         self.pack = packer.pack
 
     def pack_run(
-        self, messages: list[list[bytes]], sequence: int, bytes_max: int, /
-    ) -> tuple[Sequence[int], float, int, bytes, Sequence[str], int, bytes]:
-        return (), 0.0, 0, b"", (), 0, b""
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int, /
+    ) -> tuple[bytes, float, int, bytes, Sequence[str], int, bytes]:
+        return b"", 0.0, 0, b"", (), 0, b""
 
 
 class AlonePacker(ArraysOnly):
@@ -201,7 +204,25 @@ def vars_of(sequencer: Sequencers, key: PublisherKey) -> object:
     return found | {"last_drop": str(counters.last_drop)}
 
 
-def live_through(sequencer: Sequencers, step: Step, now: float) -> Told:
+def is_plain(one: RawMessage) -> bool:
+    return one.batch is None and len(one.frames) == 3 and len(one.frames[1]) == 8
+
+
+def runs_of(messages: Sequence[RawMessage]) -> Iterator[Received]:
+    """The same messages, as the kernel's reader hands them on: those of one publisher, over one
+    link, in runs.
+    """
+    assert message_run is not None
+    for (publisher, link, plain), some in groupby(
+        messages, key=lambda one: (one.publisher, one.link, is_plain(one))
+    ):
+        if plain:
+            yield RawRun(publisher, message_run([one.frames for one in some]), 0.0, link)
+        else:
+            yield from some
+
+
+def live_through(sequencer: Sequencers, step: Step | list[Received], now: float) -> Told:
     records: list[SequencedRecord] = []
     match step:
         case Hold(publisher, True):
@@ -212,7 +233,7 @@ def live_through(sequencer: Sequencers, step: Step, now: float) -> Told:
         case Place(publisher, anchor):
             if not sequencer[publisher].is_held:
                 here = sequencer[publisher].stream.anchor._replace(begun=5.0)
-                sequencer[publisher].place(here if anchor is None else anchor)
+                sequencer[publisher].set_anchor(here if anchor is None else anchor)
         case list():
             records = sequencer.process(step, now)
     return told(sequencer, records)
@@ -248,7 +269,7 @@ def test_a_batch_of_which_the_log_has_a_part_is_looked_at_alone() -> None:
     """The engine may have restarted since, and be about to send another one of its number."""
     sequencer = opened(array_packer())
     assert sequencer.process([plain(number) for number in range(3)], 1.0)
-    sequencer[KEYS[1]].place(sequencer[KEYS[1]].stream.anchor._replace(begun=5.0))
+    sequencer[KEYS[1]].set_anchor(sequencer[KEYS[1]].stream.anchor._replace(begun=5.0))
     reset, _, record = sequencer.process([plain(number) for number in range(3, 9)], 2.0)
     assert isinstance(reset, ResetRecord)
     assert isinstance(record, EventsRecord)
@@ -273,3 +294,58 @@ def test_most_batches_are_decoded_together(monkeypatch: pytest.MonkeyPatch) -> N
     later = [plain(number) for number in range(1001, 2000)]
     assert sequencer.process([clear, *later], 1.0)
     assert len(alone) == 2
+
+
+@settings(max_examples=60)
+@given(histories(), st.data())
+def test_runs_come_to_what_their_messages_come_to(history: list[Step], data: st.DataObject) -> None:
+    """Where a turn ends within a run, too: what it has not taken is given back, and comes next."""
+    together, in_runs = opened(array_packer()), opened(array_packer())
+    for number, step in enumerate(history):
+        now = 10.0 + number
+        if not isinstance(step, list):
+            assert live_through(in_runs, step, now) == live_through(together, step, now)
+            continue
+        left: list[Received] = list(runs_of(step))
+        while left:
+            before = count_of(left)
+            until = data.draw(st.sampled_from([0.0, math.inf]))
+            records, taken = in_runs.process_until(left, now, until)
+            assert 1 <= taken <= before
+            left = behind(left, taken)
+            assert count_of(left) == before - taken
+            some, step = step[:taken], step[taken:]
+            expected = together.process(some, now)
+            assert told(in_runs, records) == told(together, expected), f"step {number}"
+
+
+def test_a_run_is_decoded_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    sequencer = opened(array_packer())
+    alone: list[Sequence[bytes]] = []
+    decode = batches.BatchDecoder.decode
+
+    def counted(decoder: batches.BatchDecoder, frames: Sequence[bytes]) -> batches.DecodedBatch:
+        alone.append(frames)
+        return decode(decoder, frames)
+
+    monkeypatch.setattr(batches.BatchDecoder, "decode", counted)
+    (run,) = runs_of([plain(number) for number in range(1000)])
+    assert sequencer.process([run], 1.0)
+    assert len(alone) == 1, "the first, before which nothing is known of the publisher"
+    assert sequencer.counters()[KEYS[1]].messages == 1000
+    assert isinstance(run, RawRun)
+    assert not sequencer.process([run.after(990)], 1.0)
+    assert sequencer.counters()[KEYS[1]].duplicates == 10
+    assert len(alone) == 11
+
+
+def test_messages_of_a_run_are_dropped_and_counted_one_by_one() -> None:
+    sequencer = opened(array_packer())
+    (run,) = runs_of([plain(number) for number in range(7)])
+    unknown = run._replace(publisher=registration(instance_id="unknown").publisher)
+    records, taken = sequencer.process_until([unknown, run], 1.0, 1e9)
+    assert (taken, sequencer.unregistered_messages) == (14, 7)
+    assert [record.last_sequence for record in records] == [6]
+    sequencer[KEYS[1]].stream.links.first = LinkNumber(5)  # the engine has restarted since
+    assert sequencer.process_until([run], 1.0, 1e9) == ([], 7)
+    assert sequencer.counters()[KEYS[1]].dropped == {DropReason.EARLIER_INCARNATION: 7}

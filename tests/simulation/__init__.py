@@ -10,6 +10,7 @@
     crowd            what engines do and what happens to them
     oracle           which states of publishers may be answered, and which must be
     events_writer    publishers whose records a test writes itself
+    row_order        rows of a flush, and changes of the kernel, in any order
     watches          what is watched as it happens: who writes, who may, what spools had
     faust            in place of Faust: one member of a group after the other
     world_bridges    engines -> bridges -> broker: pump, writer, spool, cursors, ownership

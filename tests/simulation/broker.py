@@ -8,9 +8,11 @@ isolation levels, compaction, retention. What is not: replication, and partition
 
 import asyncio
 import random
-from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition  # type: ignore[import-untyped]
@@ -47,6 +49,9 @@ class Message:
     visible: bool = True
 
 
+_offset_of: Final = attrgetter("offset")
+
+
 class PartitionLog:
     """One partition: what was appended, and by which epochs."""
 
@@ -60,21 +65,28 @@ class PartitionLog:
     @property
     def stable_end(self) -> int:
         """Where readers of committed records have to stop."""
-        return min([self.end, *self.open_transactions.values()])
+        return min(self.open_transactions.values(), default=self.end)
 
     def read(self, start: int, *, committed: bool, most: int) -> tuple[list[Message], int]:
         """Up to `most` records from `start` on, and the offset to go on at."""
         end = self.stable_end if committed else self.end
+        if start >= end:
+            return [], start
         found: list[Message] = []
-        place = bisect_left(self.records, start, key=lambda record: record.offset)
-        for record in self.records[place:]:
+        place = bisect_left(self.records, start, key=_offset_of)
+        for record in islice(self.records, place, None):
             if record.offset >= end:
                 break
             if len(found) == most:
                 return found, record.offset
             if record.visible:
                 found.append(record)
-        return found, max(end, start)
+        return found, end
+
+    def after(self, offset: int) -> Iterator[Message]:
+        """The records behind an offset."""
+        place = bisect_right(self.records, offset, key=_offset_of)
+        return islice(self.records, place, None)
 
     def compact(self, rng: random.Random) -> None:
         """What the cleaner may have done: superseded records up to some offset are gone."""
@@ -211,7 +223,7 @@ class SimulatedBroker:
     @property
     def reachable(self) -> bool:
         """Whether the process that asks reaches the broker now."""
-        return not self.away and current() not in self.cut
+        return not (self.away or (self.cut and current() in self.cut))
 
     def changed(self, name: str = "") -> None:
         """Wakes those that wait for records of the topic of this name, or for the group; without a
@@ -233,9 +245,9 @@ class SimulatedBroker:
             timer.cancel()
             self._waiting.pop(waiting, None)
 
-    async def delay(self) -> None:
+    def delay(self) -> Awaitable[None]:
         """One way over the network."""
-        await asyncio.sleep(self.rng.random() * LATENCY_MAX_S)
+        return self.loop.sleep(self.rng.random() * LATENCY_MAX_S)
 
     async def reach(self, timeout_s: float) -> None:
         """Waits for the broker.
@@ -335,6 +347,7 @@ class Committed(NamedTuple):
     """How far a group is in a partition."""
 
     offset: int
+    metadata: str = ""
 
 
 class Response(NamedTuple):
@@ -720,14 +733,15 @@ class Consumer:
         self, *partitions: TopicPartition, timeout_ms: int = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Message]]:
         end = self._broker.loop.now + timeout_ms / 1000
+        most = min(max_records or 500, self._broker.fetch_max)
         while True:
             await self._broker.delay()
             wanted = partitions or tuple(self._positions)
-            found = self._fetch(wanted, min(max_records or 500, self._broker.fetch_max))
+            found = self._fetch(wanted, most)
             left_s = end - self._broker.loop.now
             if found or left_s <= 0:
                 return found
-            await self._broker.change({part.topic for part in wanted}, left_s)
+            await self._broker.change({part[0] for part in wanted}, left_s)
 
     def _fetch(
         self, partitions: Sequence[TopicPartition], most: int
@@ -735,15 +749,20 @@ class Consumer:
         found: dict[TopicPartition, list[Message]] = {}
         if not self._broker.reachable:
             return found
+        positions, topics = self._positions, self._broker.topics
         for part in partitions:
-            if part not in self._positions:
+            if part not in positions:
                 continue
-            log, start = self._log(part), self._position(part)
+            log, start = topics[part[0]][part[1]], positions[part]
+            if start is None:
+                start = self._position(part)
+            elif start == log.end:
+                continue
             if not log.start <= start <= log.end:
                 if self._reset == "none":
                     raise OffsetOutOfRangeError({part: start})
                 start = log.start
-            records, self._positions[part] = log.read(start, committed=self._committed, most=most)
+            records, positions[part] = log.read(start, committed=self._committed, most=most)
             most -= len(records)
             if records:
                 found[part] = records

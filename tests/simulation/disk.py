@@ -1,18 +1,20 @@
 """RocksDB in memory, under the names of `storage.rocksdb`: durable, torn, full, or in use.
 
 A write survives the death of the process at once, and a power cut only once it has been synced:
-what a power cut leaves is the synced state and the first few of the writes after it.
+what a power cut leaves is the synced state and the first few of the writes after it. Of records in
+files of their own it leaves the first few of the appends, too, whatever becomes of the writes.
 """
 
 import itertools
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from sortedcontainers import SortedDict  # type: ignore[import-untyped]
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
+from storage.record_files import AppendedPart
 from tests.simulation.loop import Process, State, current
 
 _WriteOp = tuple[str, bytes, bytes]
@@ -63,6 +65,7 @@ class _Files:
     def __init__(self) -> None:
         self.synced: SortedDict[bytes, bytes] = SortedDict()
         self.unsynced: list[list[_WriteOp]] = []
+        self.unsynced_appends: list[list[_WriteOp]] = []
         self.rows: SortedDict[bytes, bytes] = SortedDict()
         self.owner: Process | None = None
         self.open = False
@@ -121,10 +124,11 @@ class SimulatedDisk:
         """What was not synced may be gone, from some write on; its owners must be dead."""
         for path in paths or tuple(self._files):
             files = self.files(path)
-            kept = self._rng.randint(0, len(files.unsynced))
-            for ops in files.unsynced[:kept]:
-                _apply(files.synced, ops)
-            files.unsynced = []
+            for unsynced in (files.unsynced, files.unsynced_appends):
+                kept = self._rng.randint(0, len(unsynced))
+                for ops in unsynced[:kept]:
+                    _apply(files.synced, ops)
+                unsynced.clear()
             files.rows = SortedDict(files.synced)
 
     # What is put in place of `storage.rocksdb`
@@ -223,7 +227,7 @@ class Database:
         key: bytes = self._files.rows.keys()[place]
         return key
 
-    def write(self, batch: WriteBatch) -> None:
+    def write(self, batch: WriteBatch, *, drop_before: int = 0) -> None:
         self._check()
         self._disk.strain()
         if self._disk.full:
@@ -231,14 +235,36 @@ class Database:
         _apply(self._files.rows, batch.ops)
         self._files.unsynced.append(list(batch.ops))
 
+    has_files = True
+
+    def append(self, parts: Sequence[AppendedPart]) -> None:
+        self._check()
+        self._disk.strain()
+        if self._disk.full:
+            raise OSError("No space left on device (simulated)")
+        ops: list[_WriteOp] = []
+        for first, values, mark in parts:
+            if mark is not None:
+                ops.append(("put", *mark))
+            keys = (b"r" + number.to_bytes(8, "big") for number in itertools.count(first))
+            ops += [("put", key, value) for key, value in zip(keys, values, strict=False)]
+        _apply(self._files.rows, ops)
+        self._files.unsynced_appends.append(ops)
+
+    last_in_files = None
+
+    def scan_files(self, start: bytes, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return iter(())
+
     def sync(self) -> None:
         self._check()
         self._disk.strain()
         if self._disk.full:
             raise OSError("No space left on device (simulated)")
-        for ops in self._files.unsynced:
-            _apply(self._files.synced, ops)
-        self._files.unsynced.clear()
+        for unsynced in (self._files.unsynced, self._files.unsynced_appends):
+            for ops in unsynced:
+                _apply(self._files.synced, ops)
+            unsynced.clear()
 
     def flush(self) -> None:
         self.sync()

@@ -263,13 +263,14 @@ class SimulatedEngine:
         to be.
         """
         since = self._loop.now - within_s
-        past = [held for _, held in self.past]
-        begun = [at for at, _ in self.past]
-        return any(
-            held == found
-            for number, held in enumerate(past)
-            if number + 1 == len(past) or begun[number + 1] >= since
-        )
+        until = self._loop.now
+        for begun, held in reversed(self.past):
+            if until < since:
+                return False
+            if held == found:
+                return True
+            until = begun
+        return False
 
     def serve(self, prompt: Sequence[int]) -> None:
         """One request: its events are one batch."""

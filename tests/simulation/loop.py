@@ -9,15 +9,17 @@ gets a core for what is ready, and then none for a while, again and again.
 import asyncio
 import contextlib
 import contextvars
-import heapq
 import inspect
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextvars import copy_context
 from enum import Enum
 from functools import cache, partial
-from types import FunctionType
+from heapq import heappop, heappush
+from types import FunctionType, coroutine
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -38,6 +40,30 @@ class State(Enum):
     DEAD = "dead"
 
 
+class Callback:
+    """In place of asyncio's handle: what is to be called, and in which context."""
+
+    __slots__ = ("args", "callback", "context", "is_cancelled")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
+    ) -> None:
+        self.callback, self.args, self.context = callback, args, context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        """It is not called any more."""
+        self.is_cancelled = True
+        self.callback, self.args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        """Whether that was said."""
+        return self.is_cancelled
+
+
+def _nothing() -> None: ...
+
+
 class Process:
     """One simulated process; see the module."""
 
@@ -46,7 +72,7 @@ class Process:
         self.state = State.RUNNING
         self.context = contextvars.Context()
         self.context.run(CURRENT.set, self)
-        self.held: list[asyncio.Handle] = []
+        self.held: list[Callback] = []
         self.starves_until = 0.0
 
     def __repr__(self) -> str:
@@ -61,6 +87,19 @@ def current() -> Process | None:
     return CURRENT.get()
 
 
+_Future = asyncio.Future  # looked up once
+
+
+@coroutine
+def _turn() -> Generator[None, None, None]:
+    yield
+
+
+def _finish(future: "asyncio.Future[T]", result: T) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
 class DeadlockError(AssertionError):
     """Nothing is ready and nothing is scheduled: whoever waits would wait for ever."""
 
@@ -71,10 +110,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self.turns = 0
         self.failures: list[BaseException] = []
         self.processes: dict[Process, None] = {}
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, Callback]] = []
         self._timers_made = 0
         self.set_exception_handler(lambda *_: None)
 
@@ -104,11 +142,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.Handle:
+    ) -> "Callback":
         """As the base's."""
-        handle = asyncio.Handle(callback, args, self, context)
-        self._ready.append(handle)  # type: ignore[attr-defined]
-        return handle
+        made = Callback(callback, args, copy_context() if context is None else context)
+        self._ready.append(made)  # type: ignore[attr-defined]
+        return made
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]
 
     def call_at(  # type: ignore[override]
         self,
@@ -116,33 +156,71 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         callback: Callable[..., object],
         *args: Any,
         context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
+    ) -> "Callback":
         """As the base's; of one moment, the timer that was set first comes first."""
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        made = Callback(callback, args, copy_context() if context is None else context)
         self._timers_made += 1
-        heapq.heappush(self._timers, (when, self._timers_made, timer))
-        return timer
+        heappush(self._timers, (when, self._timers_made, made))
+        return made
+
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
+    ) -> "Callback":
+        """As the base's."""
+        return self.call_at(self.now + delay, callback, *args, context=context)
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """As the base's."""
+        return _Future(loop=self)
+
+    async def sleep(self, delay: float, result: T = None) -> T:  # type: ignore[assignment]
+        """In place of `asyncio.sleep`, which asks for the loop and cancels what is over."""
+        if delay <= 0:
+            await _turn()
+            return result
+        future: asyncio.Future[T] = _Future(loop=self)
+        timer = Callback(_finish, (future, result), copy_context())
+        self._timers_made += 1
+        heappush(self._timers, (self.now + delay, self._timers_made, timer))
+        try:
+            return await future
+        except BaseException:
+            timer.cancel()
+            raise
 
     def _run_once(self) -> None:
-        """As the base's, but that time jumps, and that only running processes run."""
-        ready = self._ready  # type: ignore[attr-defined]
+        """As the base's, but that time jumps, that only running processes run, and that it goes on
+        until the loop is stopped.
+        """
+        ready: deque[Callback] = self._ready  # type: ignore[attr-defined]
         timers = self._timers
-        while timers and timers[0][2]._cancelled:
-            heapq.heappop(timers)
-        if not ready and not self._stopping:  # type: ignore[attr-defined]
-            if not timers:
-                raise DeadlockError("every task waits, and no timer is set")
-            self.now = max(self.now, timers[0][0])
-        while timers and timers[0][0] <= self.now:
-            ready.append(heapq.heappop(timers)[2])
-        for _ in range(len(ready)):
-            handle = ready.popleft()
-            process: Process | None = handle._context.get(CURRENT, None)
-            if process is not None and process.state is not State.RUNNING:
-                process.held.append(handle)
-            elif not handle._cancelled:
-                self.turns += 1
-                handle._run()
+        running = State.RUNNING
+        while not self._stopping:  # type: ignore[attr-defined]
+            while timers and timers[0][2].is_cancelled:
+                heappop(timers)
+            if not ready:
+                if not timers:
+                    raise DeadlockError("every task waits, and no timer is set")
+                self.now = max(self.now, timers[0][0])
+            while timers and timers[0][0] <= self.now:
+                ready.append(heappop(timers)[2])
+            for _ in range(len(ready)):
+                made = ready.popleft()
+                context = made.context
+                process = context.get(CURRENT)
+                if process is not None and process.state is not running:
+                    process.held.append(made)
+                elif not made.is_cancelled:
+                    try:
+                        context.run(made.callback, *made.args)
+                    except (SystemExit, KeyboardInterrupt):
+                        raise
+                    except BaseException:  # noqa: BLE001 -- tasks have theirs themselves
+                        pass
 
     def run_in_executor(  # type: ignore[override]
         self, executor: object, func: Callable[..., T], *args: Any
@@ -244,6 +322,7 @@ def simulated_time(loop: SimulatedLoop) -> Iterator[None]:
             patches.enter_context(mock.patch.object(function, "__defaults__", made))
         for name in ("time", "monotonic", "sleep"):
             patches.enter_context(mock.patch.object(time, name, clocks[getattr(time, name)]))
+        patches.enter_context(mock.patch.object(asyncio, "sleep", loop.sleep))
         yield
 
 

@@ -14,13 +14,14 @@ from typing import Any, Final
 from unittest import mock
 
 from bridge import heartbeats, pump, service
-from bridge.bounds import TURN_S
+from bridge.bounds import SPOOL_BYTES_MAX, TURN_S
+from bridge.bridge_settings import BridgeSettings
 from bridge.delivery import lag_watch, partition_lag, spool, writer
 from bridge.delivery.lag_watch import LAG_LOOK_MAX_S
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST
 from bridge.publisher import follower, held_batches, sequencer, stream, window
 from bridge.publisher.held_batches import HELD_BATCHES_MAX
-from bridge.service import Bridge, BridgeSettings
+from bridge.service import Bridge
 from bridge.sockets import inbox
 from bridge.sockets.inbox import INBOX_HELD_BACK_RATIO, Inbox
 from bridge.sockets.reader import MessageReader
@@ -28,6 +29,7 @@ from bridge.wire import batch
 from brokers import clients
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Partition
+from brokers.group_offsets import GroupOffset
 from brokers.options import client_options
 from query_api.replica.heartbeat_watch import HeartbeatWatch
 from schemas.answer_states import Standing
@@ -35,7 +37,6 @@ from schemas.clock import Clock
 from schemas.codec import decode_log_record, decode_record
 from schemas.errors import RecordError, StorageError
 from schemas.identities import Offset, PublisherKey
-from schemas.limits import SPOOL_BYTES_MAX
 from schemas.records import BridgeRecord, EventsRecord, Record
 from schemas.topics import encode_publisher
 from streams.kernel import open_kernel
@@ -49,6 +50,7 @@ from tests.simulation.crowd import (
     check_engine,
 )
 from tests.simulation.disk import Database, SimulatedDisk, WriteBatch
+from tests.simulation.engines import SimulatedEngine
 from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
@@ -213,14 +215,13 @@ class BridgeWorld:
         process = host.process
         settings = BridgeSettings(
             kafka=KAFKA,
-            options=client_options(KAFKA),
             data=Path(f"/{host.name}"),
             window_ms=self.window_ms,
             spool_bytes=self.spool_bytes,
             session_s=SESSION_S,
         )
         try:
-            host.bridge = Bridge(settings, clock=self.loop.clock)
+            host.bridge = Bridge(settings, client_options(KAFKA), clock=self.loop.clock)
             await host.bridge.run(_prepare)
         except StorageError:
             if not host.disk.full:
@@ -495,7 +496,7 @@ class Workers:
         self._folded: Counter[int] = Counter()
         self._stands_until = 0.0
 
-    async def fetch(self, partitions: Iterable[int]) -> dict[int, int]:
+    async def fetch(self, partitions: Iterable[int]) -> dict[int, GroupOffset]:
         """See `FoldedOffsets`."""
         await self._broker.reach(1.0)
         if self._loop.now >= self._stands_until:
@@ -504,7 +505,8 @@ class Workers:
                 self._folded[number] += self._rng.randint(0, max(0, left))
             if self._rng.random() < 0.05:
                 self._stands_until = self._loop.now + self._rng.choice((0.1, 5.0))
-        return {number: self._folded[number] for number in partitions if self._folded[number]}
+        folded = self._folded
+        return {number: GroupOffset(folded[number]) for number in partitions if folded[number]}
 
     async def close(self) -> None:
         """See `FoldedOffsets`."""
@@ -520,6 +522,7 @@ class Observer:
         self._folds = [Fold(open_kernel(1337, name="reference")) for _ in self._partitions]
         self._looked_at = [0.0 for _ in self._partitions]
         self._watches = [HeartbeatWatch() for _ in self._partitions]
+        self._held: list[dict[PublisherKey, set[int]]] = [{} for _ in self._partitions]
 
     async def run(self) -> None:
         """Looks until it is cancelled."""
@@ -532,12 +535,12 @@ class Observer:
         world, fold, now = self._world, self._folds[number], self._world.loop.now
         watch = self._watches[number]
         log = world.broker.topics[KAFKA.topics.events.name][number]
-        for message in log.records:
-            if message.offset > fold.offset:
-                fold.apply(Offset(message.offset), message.value or b"")
-                unix, as_of = EPOCH_S + now, self._looked_at[number]
-                watch.note(0, fold.bridges, now=now, unix=unix, as_of=as_of)
-                self._note_folded(number, message)
+        for message in log.after(fold.offset):
+            fold.apply(Offset(message.offset), message.value or b"")
+            self._held[number].clear()
+            unix, as_of = EPOCH_S + now, self._looked_at[number]
+            watch.note(0, fold.bridges, now=now, unix=unix, as_of=as_of)
+            self._note_folded(number, message)
 
         self._looked_at[number] = now
 
@@ -547,9 +550,17 @@ class Observer:
         self.oracle.look(
             sorted(fold.registrations.keys() - world.disputed),
             standing,
-            lambda engine: held_by(fold, engine),
+            lambda engine: self._held_by(number, engine),
             registered=fold.registrations.keys(),
         )
+
+    def _held_by(self, number: int, engine: SimulatedEngine) -> set[int]:
+        """Asked for often between two records."""
+        found = self._held[number].get(engine.publisher)
+        if found is None:
+            found = held_by(self._folds[number], engine)
+            self._held[number][engine.publisher] = found
+        return found
 
     def _note_folded(self, number: int, message: Message) -> None:
         """A record was folded."""

@@ -35,9 +35,11 @@ from doctor.watch import OutcomeWatch
 from logs.loop_thread import LoopThread
 from query_api.replica.snapshot import Topic, TopicPartition
 from reprise.roles import serve
-from reprise.roles.serve import ReplicaService, ServeSettings
+from reprise.roles.role_settings import ServeSettings
+from reprise.roles.serve import ReplicaService
 from routing.decisions.interface import RoutedDecision, RouteRequest
 from routing.decisions.router import ClientReport, Router
+from routing.log.topics import RoutingTopics
 from routing.worker.worker import RoutingWorker
 from schemas.answer_states import AnswerState
 from schemas.codec import decode_routing
@@ -52,7 +54,7 @@ from schemas.routing_records import (
     Refusal,
     decision_id,
 )
-from schemas.topics import RoutingTopics, Topics, encode_stream
+from schemas.topics import Topics, encode_stream
 from streams.table import store
 from streams.table import table as tables
 from streams.table.fold import Fold
@@ -60,7 +62,8 @@ from streams.table.rows.format import CONTEXT, COVERED_KEY, FACT, MARK, PUBLISHE
 from streams.table.rows.reader import RowReader
 from streams.table.topic import KafkaTableTopic
 from streams.worker import tables as worker_tables
-from streams.worker.worker import FoldWorker, StreamsSettings
+from streams.worker.worker import FoldWorker
+from streams.worker.worker_settings import StreamsSettings
 from tests.building import u32s
 from tests.simulation.broker import KeyAndValue, Message
 from tests.simulation.crowd import FAULTS_S, Step
@@ -71,12 +74,13 @@ from tests.simulation.history import History
 from tests.simulation.ledgers import held_by
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State, current
 from tests.simulation.oracle import StateOracle
+from tests.simulation.row_order import shuffled_rows
 from tests.simulation.watches import Leases, SpooledBatches, TableOwners
 from tests.simulation.world_bridges import KAFKA, SESSION_S, BridgeWorld, Host, Observer
 
 _SEED: Final = 1337
 _EVENTS, _TABLE = KAFKA.topics.events, KAFKA.topics.table
-_ROUTING: Final[RoutingTopics] = KAFKA.routing
+_ROUTING: Final[RoutingTopics] = RoutingTopics.of(KAFKA)
 _SCOPE: Final = PrefixScope("default", MODEL, "", BLOCK_SIZE, "")
 _FIRST_LOOKS: Final = 5
 _WORK: Final = 20
@@ -254,6 +258,7 @@ class ClusterWorld(BridgeWorld):
                 (OutcomeWatch, "start", lambda watch: None),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
+            stack.enter_context(shuffled_rows(self.history.source("rows")))
             yield
 
     async def _check_access(self, options: ClientOptions) -> None:

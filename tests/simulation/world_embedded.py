@@ -57,6 +57,7 @@ from tests.simulation.ledgers import held_by
 from tests.simulation.links import SimulatedEngineHttp, SimulatedReplayer, SimulatedSubscriber
 from tests.simulation.loop import EPOCH_S, Process, SimulatedLoop, State
 from tests.simulation.oracle import StateOracle
+from tests.simulation.row_order import shuffled_rows
 from tests.slices import WHOLE, bounds_for
 
 QUIET_S: Final = 60.0
@@ -264,6 +265,7 @@ class EmbeddedWorld:
                 (os, "urandom", names.randbytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
+            stack.enter_context(shuffled_rows(self.history.source("rows")))
             yield
 
     def _subscriber(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 from unittest import mock
 
 from brokers import clients
@@ -44,6 +44,7 @@ from tests.simulation.faust import FaustPart, FoldedTopic
 from tests.simulation.history import History
 from tests.simulation.loop import Process, SimulatedLoop, State, current
 from tests.simulation.oracle import reasons_of
+from tests.simulation.row_order import shuffled_rows
 from tests.slices import WHOLE, bounds_for
 
 KAFKA: Final = KafkaSettings(bootstrap="simulated:1", events_partitions=2, registry_partitions=1)
@@ -156,6 +157,7 @@ class TableWorld:
                 (os, "urandom", names.randbytes),
             ):
                 stack.enter_context(mock.patch.object(module, name, made))
+            stack.enter_context(shuffled_rows(self.history.source("rows")))
             yield
 
     def _database(self, path: Path, preset: Any) -> Database:
@@ -460,7 +462,7 @@ class TableWorld:
         """An `exact` answer has all that was in the log STALE_S ago, when the bridge was there."""
         if replica.state(SCOPE) is not AnswerState.EXACT:
             return
-        if not cast(RowReader, replica.current.table).registrations:
+        if not replica.current.table.registrations:
             return  # of a log without its beginning: the registry, which is empty here, has them
         then = self.loop.now - STALE_S
         away_since = self.bridge.away_since

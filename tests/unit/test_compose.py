@@ -203,6 +203,21 @@ def test_settings_of_a_role_are_documented_and_handed_on(role: click.Command) ->
             assert f"  {found.envvar}: " in COMPOSE
 
 
+@pytest.mark.parametrize("role", [bridge, streams, serve])
+def test_settings_are_by_default_what_they_are_without_compose_but_where_it_is_said(
+    role: click.Command,
+) -> None:
+    document = (ROOT / "docs/run.md").read_text()
+    rows = [line.split("|") for line in document.splitlines() if line.count("|") >= 6]
+    for found in role.params:
+        handed = re.search(rf"  {found.envvar}: \$\{{{found.envvar}:-(.+)\}}", COMPOSE)
+        if handed:
+            row = next(row for row in rows if f"`{found.envvar}`" in row[3])
+            default = found.type.convert(handed[1], found, None)
+            is_default = str(default) == str(found.default)
+            assert "Compose:" in row[4] or is_default, (found.envvar, default, found.default)
+
+
 def test_spans_are_sent_where_the_environment_says_and_nowhere_by_default(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

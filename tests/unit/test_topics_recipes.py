@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 
 import schemas
+from brokers.broker_settings import KafkaSettings
+from reprise.logs import declared_logs
 from schemas.events import ClearedBlocks
 from schemas.identities import Medium
 from schemas.records import EventsRecord, UnusableRun, encode_record
@@ -117,3 +119,13 @@ def test_losses_are_by_instance_and_reason() -> None:
         (*name, "lost", "undecodable"): 2,
         (*name, "incomplete", "unknown_event"): 1,
     }
+
+
+def test_the_document_names_the_topics_as_they_are_made() -> None:
+    settings = KafkaSettings(bootstrap="b:1")
+    for spec in (settings.topic(shape) for one in declared_logs() for shape in one.topics):
+        (row,) = re.findall(rf"^\| `{re.escape(spec.name)}` \|.*$", DOCUMENT, re.MULTILINE)
+        assert f"| {spec.partitions} | {spec.cleanup}" in row
+        # The commands that make them by hand say the same.
+        for key, value in spec.configs.items():
+            assert f"--config {key}={value}" in DOCUMENT

@@ -1,8 +1,7 @@
 """Start of a cold replica until ready, and of a worker with a lost disk until its tables are open.
 
 The table topic is filled with the rows that workers would have written, 4,096 blocks to a flush and
-nothing removed, in as many transactions. An empty deployment is started beside it: what is above it
-is the reading and loading.
+nothing removed, in as many transactions.
 """
 
 import asyncio
@@ -11,72 +10,52 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from lab.benchmarks.distributed.cluster import Cluster, Role
+from lab.benchmarks.distributed.cluster import Cluster
 from lab.benchmarks.distributed.table_rows import TableRows, fill_events, opened_topic
-from lab.benchmarks.embedded.service import until
+from lab.benchmarks.embedded.service import Service, until
 from lab.benchmarks.index.blocks import chains, stored_events
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from lab.benchmarks.sizes import SEED, Sizes
 
 PARTITIONS: Final = 4
 EVENT_BLOCKS: Final = 64
 FLUSH_BLOCKS: Final = 4_096
 POLL_S: Final = 0.02
 START_S: Final = 240.0
-FILL_S_MAX: Final = 400.0
 BYTES_PER_BLOCK: Final = 600
 """What a machine must have free for each block: log, page cache, and two copies in memory."""
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    figures: list[Figure] = []
-    fill_s_per_block = 0.0
-    with Cluster(kernel) as cluster:
-        for blocks in (0, *sizes.cold_blocks):
-            obstacle = _obstacle(blocks, fill_s_per_block)
-            if obstacle:
-                left_out = f"{figures[-1].note}{blocks:,} blocks left out: {obstacle}"
-                figures[-1] = msgspec.structs.replace(figures[-1], note=left_out)
-                break
-            cluster.deploy(partitions=PARTITIONS)
-            filled_s = asyncio.run(_fill(cluster, kernel, blocks))
-            fill_s_per_block = filled_s / max(1, blocks)
-            size = cluster.topic_bytes(cluster.kafka.topics.table.name)
-            note = f"{PARTITIONS} partitions, {size / 1e6:,.0f} MB, written in {filled_s:.0f} s"
-            replicas = [_start_replica(cluster, blocks) for _ in range(sizes.runs)]
-            workers = [_start_worker(cluster, blocks) for _ in range(sizes.runs)]
-            name = f"{blocks:,} blocks" if blocks else "empty"
-            figures += [
-                _figure(f"replica, {name}: until ready", [one[0] for one in replicas], note),
-                _figure(f"replica, {name}: CPU", [one[1] for one in replicas]),
-                _figure(f"worker, {name}: until open", [one[0] for one in workers]),
-                _figure(f"worker, {name}: CPU", [one[1] for one in workers]),
-            ]
-    return figures
-
-
-def _obstacle(blocks: int, fill_s_per_block: float) -> str:
-    """Why a table of so many blocks is not measured here; "" where it is."""
+def measure(sizes: Sizes) -> list[Figure]:
+    blocks = sizes.cold_blocks // PARTITIONS * PARTITIONS
     free, wanted = available_bytes(), blocks * BYTES_PER_BLOCK
     if wanted > free:
-        return f"it takes {wanted / 2**30:.1f} GiB of memory, {free / 2**30:.1f} are free"
-    expected_s = blocks * fill_s_per_block
-    if expected_s > FILL_S_MAX:
-        return f"writing its rows would take {expected_s:.0f} s here"
-    return ""
+        raise RuntimeError(
+            f"Expected {wanted / 2**30:.1f} GiB of memory for {blocks:,} blocks, got"
+            f" {free / 2**30:.1f}"
+        )
+    with Cluster() as cluster:
+        cluster.deploy(partitions=PARTITIONS)
+        filled_s = asyncio.run(_fill(cluster, blocks))
+        size = cluster.topic_bytes(cluster.kafka.topics.table.name)
+        note = f"{PARTITIONS} partitions, {size / 1e6:,.0f} MB, written in {filled_s:.0f} s"
+        runs = range(sizes.real_time_runs)
+        replicas = [_start_replica(cluster, blocks) for _ in runs]
+        workers = [_start_worker(cluster, blocks) for _ in runs]
+    rows = {
+        f"replica, {blocks:,} blocks: until ready": [one[0] for one in replicas],
+        f"replica, {blocks:,} blocks: CPU": [one[1] for one in replicas],
+        f"worker, {blocks:,} blocks: until open": [one[0] for one in workers],
+        f"worker, {blocks:,} blocks: CPU": [one[1] for one in workers],
+    }
+    return [Figure(name=name, unit="s", runs=values, note=note) for name, values in rows.items()]
 
 
-def _figure(name: str, runs: list[float], note: str = "") -> Figure:
-    return Figure(name=name, unit="s", runs=runs, note=note)
-
-
-async def _fill(cluster: Cluster, kernel: KernelName, blocks: int) -> float:
+async def _fill(cluster: Cluster, blocks: int) -> float:
     """Fills one partition after the other, so that only one table is in memory; seconds of it."""
     started = time.monotonic()
-    for partition in range(PARTITIONS if blocks else 0):
-        table = TableRows(kernel, partition)
+    for partition in range(PARTITIONS):
+        table = TableRows(partition)
         async with opened_topic(cluster.kafka, partition) as topic:
             for chain in chains(blocks // PARTITIONS, SEED + partition, FLUSH_BLOCKS):
                 await topic.write(table.flush(stored_events(chain, EVENT_BLOCKS)))
@@ -111,11 +90,11 @@ def _start_worker(cluster: Cluster, blocks: int) -> tuple[float, float]:
 
 
 def _finish(
-    cluster: Cluster, role: Role, started: float, *, found: Callable[[], int], wanted: int
+    cluster: Cluster, role: Service, started: float, *, found: Callable[[], int], wanted: int
 ) -> tuple[float, float]:
     seconds, cpu_s = time.monotonic() - started, role.cpu_s()
     entries = found()
-    if entries != wanted // PARTITIONS * PARTITIONS:
+    if entries != wanted:
         raise RuntimeError(f"Expected {wanted} entries, got {entries}: {role.log()[-1000:]}")
     cluster.end(role)
     return seconds, cpu_s

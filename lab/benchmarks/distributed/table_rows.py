@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from lab.benchmarks.index.blocks import MODEL, stream_of
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
+from lab.benchmarks.sizes import BLOCK_SIZE
 from schemas.events import RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Offset
 from schemas.limits import MAINTAINED_ENTRIES
@@ -30,9 +30,8 @@ _FILLERS_AT_ONCE = 1000
 class TableRows:
     """Folds events of one instance, and gives the rows of each flush, rewritings included."""
 
-    def __init__(self, kernel: KernelName, partition: int) -> None:
-        self.fold = Fold(open_kernel(SEED_OF_HASHES, name=kernel))
-        self.rewritten = 0
+    def __init__(self, partition: int) -> None:
+        self.fold = Fold(open_kernel(SEED_OF_HASHES))
         self._writer = RowWriter(
             generation_min_bytes=TOPIC_GENERATION_MIN_BYTES,
             generation_deltas=TOPIC_GENERATION_DELTAS,
@@ -95,7 +94,6 @@ class TableRows:
             covers = flush.changes.offset
             written += [*rewriting.rest(), *self._writer.switch(rewriting, covers)]
             self._writer.note_rewritten(rewriting)
-            self.rewritten += 1
         return written
 
 

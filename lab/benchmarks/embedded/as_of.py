@@ -1,9 +1,9 @@
-"""Queries as of the past: what they take, by how far back they ask, and what a history costs.
+"""Queries as of the past: what they take, by how far back they ask.
 
 Eight instances store 20,000 blocks a second together and remove as many, oldest first, once they
 hold what they can: the log, the table and the history of a service, on this disk, by a clock of
 their own. Then 8K tokens are asked as of some moments back, each in a scope that no answer before
-it has loaded. The same once more without a history, for what it costs to keep one.
+it has loaded.
 """
 
 import tempfile
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -26,7 +26,7 @@ from lab.benchmarks.index.blocks import (
 )
 from lab.benchmarks.index.hashing import prefix_hashes
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from lab.benchmarks.sizes import SEED, Sizes
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
 from query_api.ports import PastQuestion
@@ -42,7 +42,6 @@ from streams.kernel import open_kernel
 from streams.kernel.interface import Kernel
 from streams.table.driver import FlushPace, FoldDriver, recover
 from streams.table.fold import Fold
-from streams.table.history_interface import NO_HISTORY, RowHistory
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 
@@ -51,7 +50,7 @@ INSTANCES: Final = 8
 EVENT_BLOCKS: Final = 64
 CHAIN_BLOCKS: Final = 512
 PROMPT_TOKENS: Final = 8192
-BACK_S: Final = (1, 60, 600, 3600)
+BACK_S: Final = (1, 60, 600)
 ASKED: Final = 3
 
 
@@ -65,122 +64,60 @@ class Clock:
         return self.now
 
 
-class _Kept(NamedTuple):
-    """What a service leaves on the disk.
-
-    Attributes:
-        positions: the last offset at each whole second, and a chain that was held then.
-        cpu_s: of folding and writing all of it.
-    """
-
-    past: PastTables | None
-    positions: list[tuple[int, Chain]]
-    cpu_s: float
-    blocks: int
-    history_bytes: int
-    log_bytes: int
-
-
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    figures: list[Figure] = []
+def measure(sizes: Sizes) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="reprise-bench-") as directory:
-        kept = _live(Path(directory), kernel, sizes, with_history=True)
-        figures += _asked(kept)
-    with tempfile.TemporaryDirectory(prefix="reprise-bench-") as directory:
-        plain = _live(Path(directory), kernel, sizes, with_history=False)
-    for name, one in (("with a history", kept), ("without one", plain)):
-        figures.append(
-            Figure(
-                name=f"log, fold and table of a block, {name}: CPU",
-                unit="ns",
-                runs=[1e9 * one.cpu_s / one.blocks],
-                note="half stored, half removed",
-            )
-        )
-    figures.append(
-        Figure(
-            name="a history's size, times the log's",
-            unit="x",
-            runs=[kept.history_bytes / kept.log_bytes],
-            note=f"{kept.log_bytes / 1e6:,.0f} MB of log",
-        )
-    )
+        past, positions = _lived(Path(directory), sizes)
+        asked = PastQuestion(SCOPE.tenant_id, SCOPE.model_name, SCOPE.block_size)
+        figures = []
+        for back_s in (one for one in BACK_S if one < len(positions)):
+            took_ms = []
+            for turn in range(ASKED):
+                offset, chain = positions[-1 - back_s - turn]
+                past.forget()
+                began = time.perf_counter()
+                blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
+                then = [Position(0, offset)]
+                table = past.as_of(then, asked.includes, name=asked, blocks=blocks)
+                found = table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
+                took_ms.append(1e3 * (time.perf_counter() - began))
+                assert max(match.longest for match in found) == PROMPT_TOKENS, "it was held then"
+            name = f"8K tokens as of {back_s:,} s before"
+            figures.append(Figure(name=name, unit="ms", runs=took_ms))
     return figures
 
 
-def _asked(kept: _Kept) -> list[Figure]:
-    past = kept.past
-    assert past is not None
-    asked = PastQuestion(SCOPE.tenant_id, SCOPE.model_name, SCOPE.block_size)
-    figures = []
-    for back_s in BACK_S:
-        if back_s >= len(kept.positions):
-            continue
-        took_ms = []
-        for turn in range(ASKED):
-            offset, chain = kept.positions[-1 - back_s - turn]
-            past.forget()
-            began = time.perf_counter()
-            blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
-            table = past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
-            found = table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
-            took_ms.append(1e3 * (time.perf_counter() - began))
-            assert max(match.longest for match in found) == PROMPT_TOKENS, "it was held then"
-        figures.append(Figure(name=f"8K tokens as of {back_s:,} s before", unit="ms", runs=took_ms))
-    offset, chain = kept.positions[-1]
-    blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
-    past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
-    took_ms = []
-    for _ in range(ASKED):
-        began = time.perf_counter()
-        table = past.as_of([Position(0, offset)], asked.includes, name=asked, blocks=blocks)
-        table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
-        took_ms.append(1e3 * (time.perf_counter() - began))
-    return [*figures, Figure(name="the same position again", unit="ms", runs=took_ms)]
-
-
-def _live(path: Path, kernel: KernelName, sizes: Sizes, *, with_history: bool) -> _Kept:
+def _lived(path: Path, sizes: Sizes) -> tuple[PastTables, list[tuple[int, Chain]]]:
+    """What a service leaves on the disk: the past, and of each second the last offset, and a chain
+    that was held then.
+    """
     clock = Clock()
     log = EmbeddedLog(path / "log")
-    history: RowHistory = NO_HISTORY
-    store = None
-    if with_history:
-        store = HistoryStore(path / "history")
-        history = HistoryRecorder(store, seed=1337, clock=clock)
-    table = Table(
-        path / "table", lambda: Fold(open_kernel(1337, name=kernel)), log=log, history=history
-    )
+    store = HistoryStore(path / "history")
+    history = HistoryRecorder(store, seed=1337, clock=clock)
+    table = Table(path / "table", lambda: Fold(open_kernel(1337)), log=log, history=history)
     recover(table, log)
     driver = FoldDriver(table, pace=FlushPace(flush_s=0.05), clock=clock)
     for instance in range(INSTANCES):
         record = registered(f"instance-{instance}")
         run_without_loop(driver.fold([LogEntry(log.append([record]), record)]))
     positions: list[tuple[int, Chain]] = []
-    blocks = 0
-    began = time.process_time()
     for second, records, chain in _records(sizes.past_blocks, sizes.past_s):
         clock.now = float(second)
-        for record, count in records:
+        for record in records:
             clock.now += 1.0 / len(records)
             offset = log.append([record], now=clock.now)
             run_without_loop(driver.fold([LogEntry(offset, record)]))
             run_without_loop(driver.flush_if_due())
             while driver.needs_maintenance:
                 run_without_loop(driver.maintain())
-            blocks += count
         positions.append((table.fold.offset, chain))
     run_without_loop(driver.flush())
     history.flush()
-    cpu_s = time.process_time() - began
-    past = None
-    if store is not None:
 
-        def make_kernel() -> Kernel:
-            return open_kernel(1337, name=kernel)
+    def make_kernel() -> Kernel:
+        return open_kernel(1337)
 
-        past = PastTables([Past(store, lambda: log, make_kernel)], make_kernel)
-    size = sum(file.stat().st_size for file in (path / "history").glob("*.*"))
-    return _Kept(past, positions, cpu_s, blocks, size, log.size_bytes)
+    return PastTables([Past(store, lambda: log, make_kernel)], make_kernel), positions
 
 
 def _sequenced(events: list[BlockEvent], sequence: int) -> msgspec.Raw:
@@ -204,16 +141,14 @@ def registered(instance_id: str) -> bytes:
     )
 
 
-def _records(
-    live_blocks: int, seconds: int
-) -> Iterator[tuple[int, list[tuple[bytes, int]], Chain]]:
-    """Of each second: the records with their blocks, and the chain that was stored last."""
+def _records(live_blocks: int, seconds: int) -> Iterator[tuple[int, list[bytes], Chain]]:
+    """Of each second: the records, and the chain that was stored last."""
     held: deque[tuple[int, Chain]] = deque()
     held_blocks, turn = 0, 0
     sequences = [0] * INSTANCES
     random = Random(SEED)
     for second in range(seconds):
-        records: list[tuple[bytes, int]] = []
+        records: list[bytes] = []
         stored = 0
         while stored < RATE:
             instance = turn % INSTANCES
@@ -228,7 +163,6 @@ def _records(
             held.append((instance, chain))
             held_blocks += CHAIN_BLOCKS
             stored += CHAIN_BLOCKS
-            blocks = sum(len(event.hashes) // 8 for event in events if hasattr(event, "hashes"))
             sequence = sequences[instance]
             sequences[instance] += 1
             record = EventsRecord(
@@ -241,5 +175,5 @@ def _records(
                 engine_time=float(second),
                 events=_sequenced(events, sequence),
             )
-            records.append((encode_record(record), blocks))
+            records.append(encode_record(record))
         yield second, records, chain

@@ -1,5 +1,5 @@
 """What `--audit 1` costs `POST /query`: two services of the same table, one of which keeps every
-answer, asked in turns as in `lab.benchmarks.embedded.query`.
+answer, asked in turns as in `lab.benchmarks.peers.queries`.
 
 CPU is that of all threads of the process, the one that writes the log of answers and RocksDB's
 included, over so many requests that RocksDB's data files are written, too.
@@ -8,38 +8,37 @@ included, over so many requests that RocksDB's data files are written, too.
 from itertools import cycle, islice
 from typing import Final
 
-from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.query import INSTANCES, Server, plan_of, prompts_of, request_of
-from lab.benchmarks.embedded.service import Service, until
+from lab.benchmarks.embedded.http_client import INSTANCES, Server, plan_of, prompts_of, request_of
+from lab.benchmarks.embedded.publishers import Publishers
+from lab.benchmarks.embedded.service import Service
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import KernelName, Sizes
+from lab.benchmarks.sizes import Sizes
 
 TOKENS_MAX: Final = 8192
-REQUESTS: Final = {"rust": 4000, "reference": 40}
+REQUESTS: Final = 4000
 PASSES: Final = 7
 """Behind a first one, in which the log of answers is new."""
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    plan = plan_of(sizes)
-    prompts = prompts_of(plan)
-    with Service(kernel) as plain, Service(kernel, "--set", "audit.rate=1") as audited:
-        for service in (plain, audited):
-            with Publisher(plan, publishers=INSTANCES) as publisher:
-                publisher.connect(service)
-                _wait(service, publisher.send().last_sequence)
+def measure(sizes: Sizes) -> list[Figure]:
+    plan = plan_of(TOKENS_MAX, sizes.query_bodies)
+    with Service() as plain, Service("--set", "audit.rate=1") as audited:
+        with Publishers(plan, publishers=INSTANCES, subscribers=2) as publishers:
+            publishers.connect(plain, audited)
+            last = publishers.send().last_sequence
+            for service in (plain, audited):
+                service.wait_folded(last)
+                service.wait_flushed()
         servers = [Server(service.address, service.pid) for service in (plain, audited)]
-        return compared(servers, prompts, kernel, sizes) + counts_of(audited.metrics())
+        return compared(servers, prompts_of(plan), sizes) + counts_of(audited.metrics())
 
 
-def compared(
-    servers: list[Server], prompts: list[list[int]], kernel: KernelName, sizes: Sizes
-) -> list[Figure]:
+def compared(servers: list[Server], prompts: list[list[int]], sizes: Sizes) -> list[Figure]:
     """Both servers asked in turns, the one that keeps its answers second."""
     figures = []
     for tokens in (count for count in sizes.prompt_tokens if count <= TOKENS_MAX):
         requests = [request_of("octets", prompt[:tokens]) for prompt in prompts]
-        rotating = list(islice(cycle(requests), max(REQUESTS[kernel], len(requests))))
+        rotating = list(islice(cycle(requests), REQUESTS))
         passes = [[server.busy(rotating) for server in servers] for _ in range(1 + PASSES)][1:]
         figures += figures_of(tokens, passes, len(requests))
     return figures
@@ -55,11 +54,6 @@ def counts_of(metrics: dict[str, float]) -> list[Figure]:
         )
         for outcome in ("written", "dropped", "unsettled")
     ]
-
-
-def _wait(service: Service, sequence: int) -> None:
-    until(lambda: service.folded_sequence() >= sequence, poll_s=0.05)
-    service.wait_flushed()
 
 
 def figures_of(tokens: int, passes: list[list[float]], bodies: int) -> list[Figure]:

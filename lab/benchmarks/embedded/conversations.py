@@ -7,13 +7,13 @@ defaults: it is not told what engines take, nor that they are alike. Each seed h
 and fresh engines, processes of their own; prompts are computed in real time by the model's clock.
 
 The same requests at the same times go to engines in memory by other ways, which know at once what
-each engine holds: in turn, by the longest prefix, by prefix and what the router itself has sent
-(`lab.traffic.scoring`).
+each engine holds: at random, by the longest prefix, by prefix and what the router itself has sent
+(`lab.traffic.shadows`).
 """
 
 import random
-from collections.abc import Callable, Sequence
-from itertools import accumulate, count, islice
+from collections.abc import Sequence
+from itertools import accumulate, islice
 from typing import Final
 
 from lab.benchmarks.report.figures import Figure, percentile
@@ -21,16 +21,10 @@ from lab.benchmarks.routing.choosing import ByRoute
 from lab.benchmarks.routing.drive import Load, drive
 from lab.benchmarks.routing.outcomes import Drive, note_of
 from lab.benchmarks.routing.world import World
-from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from lab.benchmarks.sizes import BLOCK_SIZE, SEED, Sizes
 from lab.engines.cache import CacheSizes, Offload
 from lab.traffic.conversations import Conversations, Traffic
-from lab.traffic.shadows import (
-    Choice,
-    ShadowOutcome,
-    Shadows,
-    by_longest_prefix,
-    by_score,
-)
+from lab.traffic.shadows import Alternatives, Comparison, ShadowOutcome
 from routing.costs import Costs
 
 ENGINES: Final = 4
@@ -49,11 +43,8 @@ TRAFFIC: Final = Traffic(
     rest=16,
 )
 ROUTE: Final = "/route"
-_WAYS: Final[dict[str, Callable[[], Choice]]] = {
-    "in turn": lambda: _in_turn(ENGINES),
-    "the longest prefix": by_longest_prefix,
-    "prefix and own load": lambda: by_score(ENGINES),
-}
+WAYS: Final = ("prefix and own load", "the longest prefix", "at random")
+"""As a `Comparison` has them."""
 
 
 def load_of(seed: int, conversations: int) -> Load:
@@ -64,30 +55,25 @@ def load_of(seed: int, conversations: int) -> Load:
     return Load(turns, list(accumulate(chance.expovariate(PER_S) for _ in turns)), 0)
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    loads = [load_of(SEED + seed, sizes.conversations) for seed in range(sizes.runs)]
-    drives = [_drive(kernel, load) for load in loads]
-    others = {name: [_shadowed(load, way()) for load in loads] for name, way in _WAYS.items()}
+def measure(sizes: Sizes) -> list[Figure]:
+    loads = [load_of(SEED + seed, sizes.conversations) for seed in range(sizes.seeds)]
+    drives = [_drive(load) for load in loads]
+    compared = [_compared(load) for load in loads]
+    others = {
+        name: [[one[place] for one in seed] for seed in compared] for place, name in enumerate(WAYS)
+    }
     return conversation_figures(drives, others)
 
 
-def _drive(kernel: KernelName, load: Load) -> Drive:
-    with World(kernel, [COSTS] * ENGINES, sizes=CACHE, alike=False) as world:
+def _drive(load: Load) -> Drive:
+    with World([COSTS] * ENGINES, sizes=CACHE, alike=False) as world:
         return drive(world, load, ByRoute(""))
 
 
-def _shadowed(load: Load, choose: Choice) -> list[ShadowOutcome]:
+def _compared(load: Load) -> list[Comparison]:
     """What becomes of the requests in memory."""
-    shadows = Shadows(ENGINES, CACHE, offload=Offload.ON_EVICTION, costs=COSTS, choose=choose)
-    return [
-        shadows.run(turn, shadows.chain.hashes([*turn.prompt, *turn.answer]), at_s)
-        for turn, at_s in zip(load.turns, load.at_s, strict=True)
-    ]
-
-
-def _in_turn(engines: int) -> Choice:
-    number = count()
-    return lambda held, _: next(number) % engines
+    ways = Alternatives(ENGINES, CACHE, offload=Offload.ON_EVICTION, costs=COSTS)
+    return [ways.run(turn, at_s) for turn, at_s in zip(load.turns, load.at_s, strict=True)]
 
 
 def conversation_figures(

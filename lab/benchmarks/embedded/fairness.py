@@ -8,29 +8,24 @@ has stored; messages with a gap before each; and blocks of as many LoRA adapters
 with clears among them, or clears alone.
 """
 
-import threading
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from lab.benchmarks.embedded.marker import Marker
-from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.publisher_process import SentPhase
-from lab.benchmarks.embedded.service import Service, WatchedService, until
+from lab.benchmarks.embedded.marker import MARK_S, POLL_S, Marker
+from lab.benchmarks.embedded.publishers import Publishers
+from lab.benchmarks.embedded.service import Service
 from lab.benchmarks.report.figures import Figure, percentile
-from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from lab.benchmarks.sizes import BLOCK_SIZE, SEED, Sizes
 from lab.traffic.event_load import LoadPlan
 from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX
 
-MARKER: Final = "marker"
 FLOOD: Final = "i0"
-MARK_S: Final = 0.01
-POLL_S: Final = 0.002
 BEFORE_S: Final = 0.2
 ALONE_S: Final = 2.0
-FOLDED_POLL_S: Final = 0.1
 ALONE_MAX_MS: Final = 50.0
 
 
@@ -41,11 +36,11 @@ class Flood(NamedTuple):
     seconds: float
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     alone_ms = 0.0
     for name, flood in floods(sizes).items():
-        passes = [run_once(kernel, flood) for _ in range(sizes.runs)]
+        passes = [run_once(flood)]
         figures += figures_of(name, passes)
         if flood is None:
             alone_ms = figures[-1].value
@@ -56,7 +51,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
 
 def floods(sizes: Sizes) -> dict[str, Flood | None]:
     """By what a figure of it is called; None for no flood."""
-    blocks, events, adapters = sizes.wide_blocks, BATCH_EVENTS_MAX, LORA_NAMES_MAX
+    blocks, events, adapters = sizes.flood_blocks, BATCH_EVENTS_MAX, LORA_NAMES_MAX
     single = _plan(blocks // 40, per_event=1)
     named = replace(single, lora_names=adapters, chain_events=1)
     found: dict[str, Flood | None] = {
@@ -117,44 +112,33 @@ def added(name: str, passes: Sequence[list[float]], alone_ms: float) -> Figure:
     )
 
 
-def run_once(kernel: KernelName, flood: Flood | None) -> list[float]:
+def run_once(flood: Flood | None) -> list[float]:
     """The milliseconds until each of the neighbour's events was visible, sent while the flood was
     taken.
     """
-    with Service(kernel) as service:
-        if flood is None:
-            return watch(service, seconds=ALONE_S)
-        with Publisher(flood.plan) as publisher:
-            publisher.connect(service)
+    with Service() as service:
+        return watch(service, flood)
+
+
+def watch(service: Service, flood: Flood | None, *, poll_s: float = POLL_S) -> list[float]:
+    """As `run_once`; returns once all of the flood is folded."""
+    with ExitStack() as stack:
+        marker = stack.enter_context(
+            Marker(round((ALONE_S if flood is None else flood.seconds) / MARK_S))
+        )
+        publishers = None
+        if flood is not None:
+            publishers = stack.enter_context(Publishers(flood.plan))
+            publishers.connect(service)
             if flood.plan.pattern != "stored":
-                stored = publisher.send()  # all that is removed or cleared then
-                service.wait_folded(FLOOD, stored.last_sequence)
+                stored = publishers.send()  # all that is removed or cleared then
+                service.wait_folded(stored.last_sequence, FLOOD)
                 service.wait_flushed()
-            return watch_beside(service, publisher, flood)
-
-
-def watch_beside(service: WatchedService, publisher: Publisher, flood: Flood) -> list[float]:
-    """As `watch`, while the publisher sends its next phase; returns once that is folded."""
-    sent: list[SentPhase] = []
-    sending = threading.Thread(target=lambda: sent.append(publisher.send()), daemon=True)
-    waits_ms = watch(service, seconds=flood.seconds, then=sending)
-    sending.join()
-    until(lambda: service.sequences()[FLOOD] >= sent[0].last_sequence, poll_s=FOLDED_POLL_S)
-    return waits_ms
-
-
-def watch(
-    service: WatchedService, *, seconds: float, then: threading.Thread | None = None
-) -> list[float]:
-    """The milliseconds until each event of a neighbour was visible; `then` is started with it."""
-    marker = Marker(round(seconds / MARK_S), every_s=MARK_S)
-    try:
-        service.register(marker.endpoint, MARKER)
-        marker.wait_for_subscriber()
-        until(lambda: MARKER in service.sequences(), poll_s=POLL_S)
+        marker.connect(service)
         time.sleep(BEFORE_S)
-        if then is not None:
-            then.start()
-        return marker.watch(lambda: service.sequences()[MARKER], poll_s=POLL_S)
-    finally:
-        marker.close()
+        if publishers is None:
+            return marker.watch(poll_s=poll_s)
+        publishers.begin()
+        waits_ms = marker.watch(poll_s=poll_s)
+        service.wait_folded(publishers.finish().last_sequence, FLOOD)
+        return waits_ms

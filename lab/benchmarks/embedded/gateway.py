@@ -9,22 +9,22 @@ CPU is that of the service's process.
 
 import asyncio
 import http.client
-import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
 import msgspec
 
-from lab.benchmarks.embedded.service import Service, thread_cpu_seconds
+from lab.benchmarks.embedded.service import Service, thread_cpu_seconds, until
+from lab.benchmarks.job_process import ChildProcess
 from lab.benchmarks.report.figures import Figure, percentile
-from lab.benchmarks.sizes import KernelName, Sizes
+from lab.benchmarks.sizes import Sizes
 
 ENGINES: Final = 2
 RATE: Final = 25.0
-PACED: Final = 200
+PACED: Final = 100
 """Requests of each way, at that rate."""
 
 CROWD: Final = 64
@@ -32,6 +32,10 @@ CROWD_REQUESTS: Final = 6_400
 TOKENS: Final = 1_024
 OUTPUT: Final = 8
 ENROLLED_S: Final = 20.0
+ENROLLED_LOOK_S: Final = 0.05
+ANSWER_S: Final = 30.0
+"""For one answer: an engine's comes at once."""
+
 _COMPLETIONS: Final = b"/v1/completions"
 _CHAT: Final = b"/v1/chat/completions"
 
@@ -49,49 +53,32 @@ class _Way(NamedTuple):
     is_stream: bool = False
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    with _engines() as ports:
-        named = [part for port in ports for part in ("--engine", f"http://127.0.0.1:{port}")]
-        with Service(kernel, "--gateway", "0", *named) as service:
-            gateway = _port_of(service)
-            return asyncio.run(_measured(service, gateway, ports[0], sizes.runs))
-
-
-@contextmanager
-def _engines() -> Iterator[list[int]]:
-    """Their ports."""
-    processes = []
-    try:
+def measure(sizes: Sizes) -> list[Figure]:
+    with ExitStack() as stack:
+        ports = []
         for number in range(ENGINES):
             command = [sys.executable, "-m", "lab.engines.openai_engine", "0", f"e{number}"]
-            processes.append(subprocess.Popen(command, stdout=subprocess.PIPE))
-        ports = []
-        for one in processes:
-            assert one.stdout is not None, "it was started with a pipe"
-            ports.append(int(one.stdout.readline()))
-        yield ports
-    finally:
-        for one in processes:
-            one.kill()
-            one.wait()
+            ports.append(stack.enter_context(ChildProcess(command)).hear(int))
+        named = [part for port in ports for part in ("--engine", f"http://127.0.0.1:{port}")]
+        service = stack.enter_context(Service("--gateway", "0", *named))
+        return asyncio.run(_measured(service, _port_of(service), ports[0]))
 
 
 def _port_of(service: Service) -> int:
     """Of the gateway, once it has engines."""
-    connection = http.client.HTTPConnection(*service.address)
-    connection.request("GET", "/gateway")
-    found = msgspec.json.decode(connection.getresponse().read(), type=_Addressed)
+    found = msgspec.json.decode(service.get("/gateway"), type=_Addressed)
     port = int(found.address.rpartition(":")[2])
-    end = monotonic() + ENROLLED_S
-    while monotonic() < end:
-        asked = http.client.HTTPConnection("127.0.0.1", port)
-        asked.request("GET", "/health")
-        if asked.getresponse().status == 200:
-            return port
-    raise TimeoutError(f"no engine was enrolled within {ENROLLED_S:g} s")
+
+    def has_engines() -> bool:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=ANSWER_S)) as asked:
+            asked.request("GET", "/health")
+            return asked.getresponse().status == 200
+
+    until(has_engines, poll_s=ENROLLED_LOOK_S, timeout_s=ENROLLED_S)
+    return port
 
 
-async def _measured(service: Service, gateway: int, engine: int, runs: int) -> list[Figure]:
+async def _measured(service: Service, gateway: int, engine: int) -> list[Figure]:
     prompt = list(range(TOKENS))
     text = {"messages": [{"role": "user", "content": "w " * TOKENS}]}
     ways = (
@@ -101,15 +88,15 @@ async def _measured(service: Service, gateway: int, engine: int, runs: int) -> l
     )
     figures = []
     for way in ways:
-        added = [await _added(way, gateway, engine) for _ in range(runs)]
-        crowds = [await _crowd(way, gateway, service.pid) for _ in range(runs)]
+        p50, p99 = await _added(way, gateway, engine)
+        rate, cpu_us = await _crowd(way, gateway, service.pid)
         figures += [
-            Figure(name=f"{way.name}: {what}", unit=unit, runs=values)
-            for what, unit, values in (
-                (f"added at {RATE:g} requests/s, p50", "ms", [one[0] for one in added]),
-                (f"added at {RATE:g} requests/s, p99", "ms", [one[1] for one in added]),
-                (f"{CROWD} clients", "requests/s", [one[0] for one in crowds]),
-                (f"{CROWD} clients: CPU of a request", "us", [one[1] for one in crowds]),
+            Figure(name=f"{way.name}: {what}", unit=unit, runs=[value])
+            for what, unit, value in (
+                (f"added at {RATE:g} requests/s, p50", "ms", p50),
+                (f"added at {RATE:g} requests/s, p99", "ms", p99),
+                (f"{CROWD} clients", "requests/s", rate),
+                (f"{CROWD} clients: CPU of a request", "us", cpu_us),
             )
         ]
     return figures
@@ -158,38 +145,67 @@ async def _crowd(way: _Way, gateway: int, pid: int) -> tuple[float, float]:
 class _Client(asyncio.Protocol):
     """One connection; looks no closer at answers than to see their ends."""
 
-    def __init__(self, is_stream: bool) -> None:
+    def __init__(self, port: int, is_stream: bool) -> None:
+        self._port = port
         self._is_stream = is_stream
         self._got = bytearray()
         self._transport: asyncio.Transport | None = None
         self._answered: asyncio.Future[None] | None = None
+
+    async def connect(self) -> None:
+        """Makes the connection, again where the server has closed it as idle."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: self, "127.0.0.1", self._port)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self._got += data
-        if self._answered is not None and self._is_whole():
-            assert self._got.startswith(b"HTTP/1.1 200 "), bytes(self._got[:200])
-            self._got.clear()
+        if self._answered is None or self._answered.done() or not self._is_whole():
+            return
+        if self._got.startswith(b"HTTP/1.1 200 "):
             self._answered.set_result(None)
+        else:
+            said = self._got[:200].decode(errors="replace")
+            self._answered.set_exception(RuntimeError(f"Expected an answer of 200, got: {said}"))
+        self._got.clear()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_exception(
+                RuntimeError("Expected an answer, got a closed connection")
+            )
 
     def _is_whole(self) -> bool:
         end = self._got.find(b"\r\n\r\n")
         if end < 0:
             return False
-        if self._is_stream:
+        if self._is_stream and self._got.startswith(b"HTTP/1.1 200 "):
             return self._got.endswith(b"\r\n0\r\n\r\n")
         at = self._got.lower().find(b"content-length:", 0, end) + 15
         return len(self._got) >= end + 4 + int(self._got[at : self._got.find(b"\r", at)])
 
     async def ask(self, request: bytes) -> float:
-        """Seconds until the answer is whole."""
+        """Seconds until the answer is whole.
+
+        Raises:
+            RuntimeError: it did not come, or not all of it.
+        """
         assert self._transport is not None
+        if self._transport.is_closing():  # what is written to it is lost, and nothing says so
+            await self.connect()
         self._answered = asyncio.get_running_loop().create_future()
         began = monotonic()
         self._transport.write(request)
-        await self._answered
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self._answered
+        except TimeoutError as error:
+            said = self._got[-200:].decode(errors="replace")
+            raise RuntimeError(
+                f"Expected an answer within {ANSWER_S:g} s, got of it: {said}"
+            ) from error
         return monotonic() - began
 
     def close(self) -> None:
@@ -198,6 +214,6 @@ class _Client(asyncio.Protocol):
 
 
 async def _client(port: int, is_stream: bool) -> _Client:
-    loop = asyncio.get_running_loop()
-    _, client = await loop.create_connection(lambda: _Client(is_stream), "127.0.0.1", port)
+    client = _Client(port, is_stream)
+    await client.connect()
     return client

@@ -1,22 +1,25 @@
-"""Blocks through the whole embedded path, from a publisher over TCP until queries see them.
+"""Blocks through the whole embedded path, from a publisher over TCP until queries see them; and, in
+turn, into Dynamo's indexer, where that is installed.
 
-Wall time runs from the first publish until `/services` shows the last batch as folded; it is looked
-at every 50 ms. CPU time is all of the service's process, these answers included, until the table
-has been flushed too.
-
-The same goes to Dynamo's indexer in turn, where that is installed; what it is sent is visible when
-its own `/query` shows the last prompt.
+Wall time of ours runs from the first publish until `/services` shows the last batch as folded; that
+is looked at every 50 ms. CPU time is all of the service's process, these answers included, until
+the table has been flushed too. Dynamo's is until its own `/query` shows the last prompt.
 """
 
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
-from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.service import Service, until
-from lab.benchmarks.peers import ingest as peer_ingest
-from lab.benchmarks.peers.dynamo import describe, missing
-from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from lab.benchmarks.embedded.publishers import Publishers
+from lab.benchmarks.embedded.publishers_process import SentPhase
+from lab.benchmarks.peers.indexers import (
+    DynamoIndexer,
+    OurIndexer,
+    checked_prompts,
+    describe,
+    kinds,
+)
+from lab.benchmarks.report.figures import Figure, times
+from lab.benchmarks.sizes import BLOCK_SIZE, SEED, Sizes
 from lab.traffic.event_load import LoadPlan
 
 POLL_S: Final = 0.05
@@ -26,19 +29,18 @@ BOUND_SHARE: Final = 0.9
 PHASES: Final = ("stored", "removed")
 
 
-class IngestRun:
-    """The figures of one service process, by phase: millions of blocks a second."""
+class IngestPhase(NamedTuple):
+    """Millions of blocks a second, by the wall and by CPU; whether the publisher set the rate."""
 
-    def __init__(self) -> None:
-        self.wall: dict[str, float] = {}
-        self.cpu: dict[str, float] = {}
-        self.publisher_bound: set[str] = set()
+    wall: float
+    cpu: float
+    publisher_bound: bool
 
 
 def plan_of(blocks: int, blocks_per_event: int) -> LoadPlan:
     """The stream: one event a batch, prompts of 8 events, all of it removed in the end."""
     return LoadPlan(
-        blocks=blocks,
+        blocks=blocks - blocks % blocks_per_event,
         blocks_per_event=blocks_per_event,
         block_size=BLOCK_SIZE,
         pattern="removed",
@@ -46,81 +48,56 @@ def plan_of(blocks: int, blocks_per_event: int) -> LoadPlan:
     )
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     figures = []
     for blocks, per_event in ((sizes.wide_blocks, 64), (sizes.single_blocks, 1)):
-        plan = plan_of(blocks - blocks % per_event, per_event)
-        with_peer = kernel == "rust" and not missing()
-        prompts = peer_ingest.checked_prompts(plan) if with_peer else []
-        runs, their_runs = [], []
+        plan = plan_of(blocks, per_event)
+        prompts = checked_prompts(plan)
+        runs: dict[str, list[list[IngestPhase]]] = {}
         for _ in range(sizes.runs):
-            runs.append(run_once(kernel, plan))
-            if with_peer:
-                their_runs.append(_run_peer(plan, prompts))
-        for phase in PHASES:
-            figures += _figures(runs, phase, plan)
-            if with_peer:
-                figures += _figures(their_runs, phase, plan, peer="Dynamo, ")
+            for kind in kinds():
+                runs.setdefault(kind.prefix, []).append(run_once(kind(), plan, prompts))
+        figures += figures_of(plan, runs)
     return figures
 
 
-def _run_peer(plan: LoadPlan, prompts: list[list[int]]) -> IngestRun:
-    run = IngestRun()
-    found = peer_ingest.run_once(plan, prompts, PHASES)
-    for phase, one in zip(PHASES, found, strict=True):
-        run.wall[phase] = one.blocks / one.seconds / 1e6
-        run.cpu[phase] = one.blocks / one.cpu_s / 1e6
-        if one.sending_s >= BOUND_SHARE * one.seconds:
-            run.publisher_bound.add(phase)
-    return run
-
-
-def _figures(runs: list[IngestRun], phase: str, plan: LoadPlan, *, peer: str = "") -> list[Figure]:
-    shape = f"{peer}{phase}, {plan.blocks_per_event}-block events"
-    note = f"{plan.blocks:,} blocks, one event a message" if phase == "stored" else ""
-    if note and peer:
-        note = describe()
-    return [
-        Figure(
-            name=f"{shape}: wall",
-            unit="M blocks/s",
-            runs=[run.wall[phase] for run in runs],
-            note=note,
-            limited=sum(phase in run.publisher_bound for run in runs),
-        ),
-        Figure(
-            name=f"{shape}: per CPU-second",
-            unit="M blocks",
-            runs=[run.cpu[phase] for run in runs],
-        ),
-    ]
-
-
-def run_once(kernel: KernelName, plan: LoadPlan) -> IngestRun:
-    """Publishes the plan into a new service.
+def run_once(
+    indexer: OurIndexer | DynamoIndexer, plan: LoadPlan, prompts: list[list[int]]
+) -> list[IngestPhase]:
+    """Publishes the plan into a new indexer.
 
     Raises:
         RuntimeError: something was lost, or the table is not what was published.
+        TimeoutError: its answers never became those of what was published.
     """
-    run = IngestRun()
-    with Service(kernel) as service, Publisher(plan) as publisher:
-        publisher.connect(service)
+    found = []
+    with indexer, Publishers(plan) as publishers:
+        publishers.connect(indexer)
         for phase in PHASES:
-            cpu_s = service.cpu_s()
-            sent = publisher.send()
-            until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=POLL_S)  # noqa: B023
+            before_s = indexer.cpu_s
+            sent = publishers.send()
+            held = int(phase == "stored")
+            if isinstance(indexer, OurIndexer):
+                indexer.service.wait_folded(sent.last_sequence, poll_s=POLL_S)
+            else:
+                indexer.wait_held(prompts[-1:], held, poll_s=0.02)
             seconds = time.monotonic() - sent.started
-            service.wait_flushed()
-            run.wall[phase] = sent.blocks / seconds / 1e6
-            run.cpu[phase] = sent.blocks / (service.cpu_s() - cpu_s) / 1e6
-            if sent.seconds >= BOUND_SHARE * seconds:
-                run.publisher_bound.add(phase)
-            _check(service, sent.blocks if phase == "stored" else 0)
-    return run
+            indexer.settle()
+            cpu_s = indexer.cpu_s - before_s
+            found.append(_phase_of(sent, seconds, cpu_s))
+            indexer.wait_held(prompts, held)
+            if isinstance(indexer, OurIndexer):
+                _check(indexer, sent.blocks * held)
+    return found
 
 
-def _check(service: Service, entries: int) -> None:
-    metrics = service.metrics()
+def _phase_of(sent: SentPhase, seconds: float, cpu_s: float) -> IngestPhase:
+    millions = sent.blocks / 1e6
+    return IngestPhase(millions / seconds, millions / cpu_s, sent.seconds >= BOUND_SHARE * seconds)
+
+
+def _check(indexer: OurIndexer, entries: int) -> None:
+    metrics = indexer.service.metrics()
     lost = {
         name: metrics.get(name, 0.0)
         for name in (
@@ -130,6 +107,32 @@ def _check(service: Service, entries: int) -> None:
             "reprise_publisher_degraded",
         )
     }
-    found = service.entries()
+    found = indexer.service.entries()
     if any(lost.values()) or found != entries:
         raise RuntimeError(f"Expected {entries} entries and no loss, got {found} and {lost}")
+
+
+def figures_of(plan: LoadPlan, runs: dict[str, list[list[IngestPhase]]]) -> list[Figure]:
+    """Of one shape, by indexer; a run has all phases."""
+    figures = []
+    for place, phase in enumerate(PHASES):
+        shape = f"{phase}, {plan.blocks_per_event}-block events"
+        cpu = {}
+        for prefix, of_one in runs.items():
+            phases = [one[place] for one in of_one]
+            note = describe() if prefix else f"{plan.blocks:,} blocks, one event a message"
+            cpu[prefix] = [one.cpu for one in phases]
+            figures += [
+                Figure(
+                    name=f"{prefix}{shape}: wall",
+                    unit="M blocks/s",
+                    runs=[one.wall for one in phases],
+                    note="" if place else note,
+                    limited=sum(one.publisher_bound for one in phases),
+                ),
+                Figure(name=f"{prefix}{shape}: per CPU-second", unit="M blocks", runs=cpu[prefix]),
+            ]
+        if DynamoIndexer.prefix in cpu:
+            name = f"{shape}: per CPU-second, times Dynamo's"
+            figures.append(times(name, cpu[""], cpu[DynamoIndexer.prefix]))
+    return figures

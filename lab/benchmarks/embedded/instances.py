@@ -9,10 +9,10 @@ from typing import Final
 
 import msgspec
 
-from lab.benchmarks.embedded.query import Client, Server, post_of
+from lab.benchmarks.embedded.http_client import Server, post_of
 from lab.benchmarks.embedded.service import MODEL, Service, until
-from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+from lab.benchmarks.report.figures import Figure, times
+from lab.benchmarks.sizes import BLOCK_SIZE, Sizes
 
 COUNTS: Final = (8, 256, 1024)
 TOKENS: Final = 1024
@@ -22,19 +22,18 @@ SETTLE_S: Final = 5.0
 AWAY: Final = "tcp://127.0.0.1:{port}"  # from 1 on: ports that nobody without privileges has
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     full: dict[int, list[float]] = {}
     hits: dict[int, list[float]] = {}
     for count in COUNTS:
-        with Service(kernel) as service:
+        with Service() as service:
             register_away(service, count)
             server = Server(service.address, service.pid)
             wait_until_listed(server, count)
             time.sleep(SETTLE_S)
-            before = service.cpu_s()
-            time.sleep(IDLE_S)
-            idle = 100 * (service.cpu_s() - before) / IDLE_S
+            if count == COUNTS[-1]:
+                figures.append(_idle(service, count))
             for option, found in ((b"", full), (b"?hits_only=1", hits)):
                 requests = [_request(option)] * REQUESTS
                 found[count] = [server.busy(requests) for _ in range(sizes.runs)]
@@ -44,43 +43,30 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
                 name=f"{name}: CPU of a 1K query that nobody holds", unit="us", runs=full[count]
             ),
             Figure(name=f"{name}: CPU of it with hits_only", unit="us", runs=hits[count]),
-            Figure(name=f"{name}: CPU with nothing to do", unit="% of a core", runs=[idle]),
         ]
     least = COUNTS[0]
     for count in COUNTS[1:]:
         name = f"{count} instances, times the CPU of {least}"
         figures += [
-            Figure(name=name, unit="x", runs=_ratios(full[count], full[least])),
-            Figure(
-                name=f"{name}, with hits_only",
-                unit="x",
-                runs=_ratios(hits[count], hits[least]),
-            ),
+            times(name, full[count], full[least]),
+            times(f"{name}, with hits_only", hits[count], hits[least]),
         ]
     return figures
 
 
-def _ratios(these: list[float], those: list[float]) -> list[float]:
-    return [one / other for one, other in zip(these, those, strict=True)]
+def _idle(service: Service, count: int) -> Figure:
+    """What the service takes while nothing is asked."""
+    before = service.cpu_s()
+    time.sleep(IDLE_S)
+    share = 100 * (service.cpu_s() - before) / IDLE_S
+    name = f"{count} instances away: CPU with nothing to do"
+    return Figure(name=name, unit="% of a core", runs=[share])
 
 
 def register_away(service: Service, count: int) -> None:
     """Registers so many publishers that nobody listens for."""
-    client = Client(service.address)
-    try:
-        for number in range(count):
-            fields = {
-                "endpoint": AWAY.format(port=number + 1),
-                "type": "vLLM",
-                "modelname": MODEL,
-                "instance_id": f"instance-{number}",
-                "block_size": BLOCK_SIZE,
-                "dp_rank": 0,
-            }
-            client.send(post_of(b"/register", msgspec.json.encode(fields)))
-            client.receive()
-    finally:
-        client.close()
+    for number in range(count):
+        service.register(AWAY.format(port=number + 1), f"instance-{number}")
 
 
 def wait_until_listed(server: Server, count: int) -> None:

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from lab.benchmarks.embedded.fairness import MARK_S, MARKER, POLL_S
-from lab.benchmarks.embedded.marker import Marker
+from lab.benchmarks.embedded.marker import MARK_S, Marker
 from lab.benchmarks.embedded.service import Service
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from lab.benchmarks.sizes import BLOCK_SIZE, SEED, Sizes
 from lab.engines.wire import (
     AllBlocksCleared,
     BlockRemoved,
@@ -21,7 +20,7 @@ from lab.engines.wire import (
     EngineEvent,
     EventEncoder,
 )
-from lab.traffic.event_load import Load, LoadPlan, LoadPublisher, plan_events
+from lab.traffic.event_load import Load, LoadPlan, LoadPublisher, encode_load, plan_events
 
 PER_MESSAGE: Final = 65_536
 WATCHED_S: Final = 2.0
@@ -60,48 +59,43 @@ STEPS: Final = (
 )
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     held = sizes.resident_blocks // 64 * 64
+    plan = LoadPlan(blocks=held, blocks_per_event=64, block_size=BLOCK_SIZE, seed=SEED)
+    load = encode_load(plan)
+    stored = (event for event in plan_events(plan) if isinstance(event, BlockStored))
+    hashes = [int(one) for event in stored for one in event.block_hashes]
     figures: list[Figure] = []
     for step in STEPS:
-        passes = [run_once(kernel, held, step) for _ in range(sizes.runs)]
+        batches = step.batches(hashes)
+        worst = max(_run_once(load, _load(batches)))
         name = step.name.format(step.blocks(held))
-        worst = [max(one) for one in passes]
-        figures.append(Figure(name=f"{name}: worst", unit="ms", runs=worst))
+        figures.append(Figure(name=f"{name}: worst", unit="ms", runs=[worst]))
     return figures
 
 
-def run_once(kernel: KernelName, held: int, step: _Step) -> list[float]:
+def _run_once(stored: Load, sent: Load) -> list[float]:
     """The milliseconds until each of the neighbour's events was visible, from shortly before the
     step on.
     """
-    plan = LoadPlan(blocks=held, blocks_per_event=64, block_size=BLOCK_SIZE, seed=SEED)
-    stored = [event for event in plan_events(plan) if isinstance(event, BlockStored)]
-    hashes = [int(one) for event in stored for one in event.block_hashes]
     publisher = LoadPublisher()
-    marker = Marker(round(WATCHED_S / MARK_S), every_s=MARK_S)
     try:
-        with Service(kernel) as service:
+        with Service() as service, Marker(round(WATCHED_S / MARK_S)) as marker:
             service.register(publisher.endpoint, INSTANCE)
             if not publisher.wait_for_subscriber(60):
                 raise TimeoutError("Expected a subscriber within 60 s")
-            load = _load([[event] for event in stored])
-            publisher.send(load)
-            last = len(load.payloads) - 1
-            service.wait_folded(INSTANCE, last)
+            publisher.send(stored)
+            last = len(stored.payloads) - 1
+            service.wait_folded(last, INSTANCE)
             service.wait_flushed()
-            service.register(marker.endpoint, MARKER)
-            marker.wait_for_subscriber()
-            sent = _load(step.batches(hashes))
+            marker.connect(service)
             timer = threading.Timer(BEFORE_S, publisher.send, (sent,))
             timer.start()
-            waits_ms = marker.watch(lambda: service.sequences()[MARKER], poll_s=POLL_S)
-            last += len(sent.payloads)
-            service.wait_folded(INSTANCE, last)
+            waits_ms = marker.watch()
+            service.wait_folded(last + len(sent.payloads), INSTANCE)
             timer.join()
             return waits_ms
     finally:
-        marker.close()
         publisher.close(0)
 
 

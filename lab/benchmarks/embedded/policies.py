@@ -22,22 +22,11 @@ from lab.benchmarks.routing.choosing import ByQuery, ByRoute
 from lab.benchmarks.routing.drive import Events, Load, drive, load_of
 from lab.benchmarks.routing.outcomes import Drive, SentRequest, figures_of, note_of, promise_errors
 from lab.benchmarks.routing.world import World
-from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from lab.benchmarks.sizes import SEED, Sizes
 from lab.traffic.http_json import JsonConnection
 from routing.costs import Costs
 
-POLICIES: Final = (
-    "least-delay",
-    "wait-and-work",
-    "algorithm-1:fetch=off",
-    "algorithm-1",
-    "weighted",
-    "blocks",
-    "lmetric",
-    "sticky",
-    "least-loaded",
-    "round-robin",
-)
+POLICIES: Final = ("least-delay", "wait-and-work")
 QUERY: Final = "/query alone"
 DEFAULT: Final = POLICIES[0]
 ENGINES: Final = 8
@@ -63,9 +52,9 @@ AT_ONCE: Final = 8
 """Worlds that go on beside one another, each with a service of its own: together they take some
 three quarters of a core."""
 
-ESTIMATES_PER_S: Final = 12.5
-ESTIMATES_SPEED: Final = 2.0
-OUTCOMES_NEEDED: Final = 200
+ESTIMATES_PER_S: Final = 18.75
+ESTIMATES_SPEED: Final = 3.0
+OUTCOMES_NEEDED: Final = 100
 """Of an engine, until its times are to be known."""
 
 SPREAD: Final = (1.0, 1.1, 0.8, 0.9, 1.25, 0.7, 1.0, 0.85)
@@ -75,15 +64,15 @@ CHANGED: Final = (1.3, 0.8, 1.2, 1.0, 0.8, 1.1, 0.7, 1.25)
 """What they become in mid-run, times what they were."""
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     load = load_of(SEED, POLICIES_PER_S, sizes.routed_requests, sizes.routed_warmup)
     pool = ThreadPoolExecutor(AT_ONCE)
     try:
         # Those first that take longest.
-        estimates = _begin_estimates(pool, kernel, sizes)
-        refusals = _begin_refusals(pool, kernel, sizes)
-        herd = _begin_herd(pool, kernel, load)
-        comparison = begin_comparison(pool, kernel, load, POLICIES)
+        estimates = _begin_estimates(pool, sizes)
+        refusals = _begin_refusals(pool, sizes)
+        herd = _begin_herd(pool, load)
+        comparison = begin_comparison(pool, load, POLICIES)
         parts = (comparison, herd, refusals, estimates)
         return list(chain.from_iterable(part() for part in parts))
     finally:
@@ -96,7 +85,6 @@ Part = Callable[[], list[Figure]]
 
 def begin_comparison(
     pool: Executor,
-    kernel: KernelName,
     load: Load,
     policies: Sequence[str],
     costs: Sequence[Costs] = (COSTS,) * ENGINES,
@@ -104,7 +92,7 @@ def begin_comparison(
     """Each policy, and `/query` alone: a fresh service and fresh engines for each."""
 
     def run(name: str) -> Drive:
-        with World(kernel, costs, TOLD) as world:
+        with World(costs, TOLD) as world:
             names = [engine.instance_id for engine in world.engines]
             way = ByQuery(names, SEED) if name == QUERY else ByRoute(name)
             return drive(world, load, way)
@@ -145,13 +133,13 @@ def busy_share(driven: Drive, load: Load, costs: Sequence[Costs]) -> float:
 # Loads that are old
 
 
-def _begin_herd(pool: Executor, kernel: KernelName, load: Load) -> Part:
+def _begin_herd(pool: Executor, load: Load) -> Part:
     """The service is told the engines' costs, so that only what it knows of loads differs: without
     bookings there are no outcomes that it could learn from.
     """
 
     def run(events: Events, reserve: bool) -> Drive:
-        with World(kernel, [COSTS] * ENGINES, f"--set=routing.costs={_text_of(COSTS)}") as world:
+        with World([COSTS] * ENGINES, f"--set=routing.costs={_text_of(COSTS)}") as world:
             return drive(world, load, ByRoute(DEFAULT, reserve=reserve), events)
 
     old = Events(told_every_s=LOAD_EVERY_S)
@@ -188,11 +176,11 @@ def _text_of(costs: Costs) -> str:
 # Refusals
 
 
-def _begin_refusals(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
+def _begin_refusals(pool: Executor, sizes: Sizes) -> Part:
     load = load_of(SEED, REFUSALS_PER_S, sizes.routed_requests, sizes.routed_warmup)
 
     def run() -> Drive:
-        with World(kernel, [COSTS] * ENGINES, TOLD) as world:
+        with World([COSTS] * ENGINES, TOLD) as world:
             return drive(world, load, ByRoute(DEFAULT, slo_s=SLO_S), Events(slo_s=SLO_S))
 
     begun = pool.submit(run)
@@ -235,7 +223,7 @@ class _Models(msgspec.Struct):
     prefill: list[ModelRow]
 
 
-def _begin_estimates(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
+def _begin_estimates(pool: Executor, sizes: Sizes) -> Part:
     """Each engine is a class of its own, so that nothing is learned of one by another."""
     costs = [_times(COSTS, factor / ESTIMATES_SPEED) for factor in SPREAD]
     changed = [_times(one, factor) for one, factor in zip(costs, CHANGED, strict=True)]
@@ -243,7 +231,7 @@ def _begin_estimates(pool: Executor, kernel: KernelName, sizes: Sizes) -> Part:
     load = load_of(SEED, ESTIMATES_PER_S, 2 * half, 0)
 
     def run() -> tuple[Drive, list[ModelRow]]:
-        with World(kernel, costs, TOLD, alike=False) as world:
+        with World(costs, TOLD, alike=False) as world:
             events = Events(costs_after=half, costs=changed)
             driven = drive(world, load, ByRoute(DEFAULT), events)
             return driven, _models(world.service)

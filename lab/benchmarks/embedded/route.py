@@ -7,50 +7,69 @@ lists as many registered instances. CPU is that of the server's process.
 Then many clients at once: each of 64 connections asks `/route` and reports `completed` to
 `/feedback`, again as soon as it has its answer, beside engines that are followed and do nothing.
 What the loop of the service waited for a core meanwhile is no wait of the service: with it, and
-without it, both are told.
+without it, both are told. CPU of reports is taken of such that come alone, and of lists of LIST.
+
+And a client that asks PACED times a second over one connection, and reports over another, beside as
+many processes that only count as there are cores: what a busy machine makes of a decision.
 """
 
 import selectors
-from itertools import cycle
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from os import cpu_count
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 
 import msgspec
 
+from lab.benchmarks.embedded.http_client import Client, Server, post_of
 from lab.benchmarks.embedded.instances import register_away, wait_until_listed
-from lab.benchmarks.embedded.query import Client, Server, post_of
 from lab.benchmarks.embedded.service import MODEL, Service, thread_cpu_seconds
-from lab.benchmarks.report.figures import Figure, percentile
+from lab.benchmarks.report.figures import Figure, percentile, times
 from lab.benchmarks.routing import world
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+from lab.benchmarks.sizes import BLOCK_SIZE, Sizes
 from lab.traffic.index_client import OutcomeReport, RouteAnswer
 from routing.costs import Costs
 
 COUNTS: Final = (8, 64)
 TOKENS: Final = (1024, 8192)
 REQUESTS: Final = 1000
+REPORTS: Final = 2048
+LIST: Final = 64
 PROMPTS: Final = 50
 PREFIX_TOKENS: Final = 512  # that all prompts share
+BEHIND_S: Final = 1.0
+"""In which what was decided is booked and written."""
+
 CROWD: Final = 64
 """Connections at once."""
 
 CROWD_ENGINES: Final = 4
 CROWD_TOKENS: Final = 1024
 LATE_S: Final = 0.1
+PACED: Final = 200
+PACED_CANDIDATES: Final = 8
+_LOOP: Final = "while True: pass"
 _CROWD: Final = f"{CROWD} connections"
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     figures: list[Figure] = []
     for count in COUNTS:
-        with Service(kernel) as service:
+        with Service() as service:
             register_away(service, count)
             server = Server(service.address, service.pid)
             wait_until_listed(server, count)
             for tokens in TOKENS:
                 figures += _figures(server, count, tokens, sizes.runs)
-    return figures + _crowd_figures(kernel, sizes)
+            if count == PACED_CANDIDATES:
+                figures += _paced_figures(server, sizes)
+                figures += _report_figures(server, sizes.runs)
+    return figures + _crowd_figures(sizes)
 
 
 def _figures(server: Server, count: int, tokens: int, runs: int) -> list[Figure]:
@@ -60,14 +79,17 @@ def _figures(server: Server, count: int, tokens: int, runs: int) -> list[Figure]
     }
     asked = {path: _in_turn(bodies) for path, bodies in asked.items()}
     cpu: dict[str, list[float]] = {
-        path: [server.busy(requests) for _ in range(runs)] for path, requests in asked.items()
+        path: [
+            server.busy(requests, behind_s=BEHIND_S if path == "/route" else 0.0)
+            for _ in range(runs)
+        ]
+        for path, requests in asked.items()
     }
     what = f"{count} candidates, {tokens:,} tokens"
-    ratios = [one / other for one, other in zip(cpu["/route"], cpu["/query"], strict=True)]
     return [
         Figure(name=f"{what}: CPU of /query", unit="us", runs=cpu["/query"]),
         Figure(name=f"{what}: CPU of /route", unit="us", runs=cpu["/route"]),
-        Figure(name=f"{what}: /route, times /query", unit="x", runs=ratios),
+        times(f"{what}: /route, times /query", cpu["/route"], cpu["/query"]),
     ]
 
 
@@ -87,6 +109,86 @@ def _bodies(path: bytes, tokens: int, model: str = MODEL, **fields: object) -> l
 
 def _in_turn(bodies: list[bytes]) -> list[bytes]:
     return [bodies[number % PROMPTS] for number in range(REQUESTS)]
+
+
+# Reports
+
+
+def _report_figures(server: Server, runs: int) -> list[Figure]:
+    """CPU of a report, all that it causes included."""
+    cpu: dict[int, list[float]] = {1: [], LIST: []}
+    for size, of_size in cpu.items():
+        for _ in range(runs):
+            told = [report_of(one) for one in _decided(server, REPORTS)]
+            lists = [told[start : start + size] for start in range(0, REPORTS, size)]
+            bodies = [post_of(b"/feedback", msgspec.json.encode(one)) for one in lists]
+            of_size.append(server.busy(bodies, behind_s=BEHIND_S, expected=(202,)) / size)
+    return [
+        Figure(name="/feedback, one report: CPU", unit="us", runs=cpu[1]),
+        Figure(name=f"/feedback, {LIST} reports, each: CPU", unit="us", runs=cpu[LIST]),
+    ]
+
+
+def _decided(server: Server, count: int) -> Iterator[RouteAnswer]:
+    """As many decisions, of which nothing has been reported."""
+    bodies = _bodies(b"/route", CROWD_TOKENS, candidates=_candidates(PACED_CANDIDATES))
+    decode = msgspec.json.Decoder(RouteAnswer).decode
+    with server.connected(1) as (client,):
+        for body in islice(cycle(bodies), count):
+            client.send(body)
+            yield decode(client.receive())
+
+
+def report_of(routed: RouteAnswer) -> OutcomeReport:
+    """That it has ended."""
+    return OutcomeReport(decision_id=routed.decision_id, event="completed", ttft_ms=20.0)
+
+
+# Beside a busy machine
+
+
+def _paced_figures(server: Server, sizes: Sizes) -> list[Figure]:
+    bodies = _bodies(b"/route", CROWD_TOKENS, candidates=_candidates(PACED_CANDIDATES))
+    with busy_cores():
+        runs = [paced(server, bodies, sizes.crowd_s) for _ in range(sizes.runs)]
+    rows = _times_of("/route", runs)
+    what = f"{PACED} a second beside busy cores, {PACED_CANDIDATES} candidates"
+    return [Figure(name=f"{what}: {row}", unit=unit, runs=values) for row, unit, values in rows]
+
+
+@contextmanager
+def busy_cores(count: int = 0) -> Iterator[None]:
+    """So many processes that only count; 0 for as many as there are cores."""
+    loops = [
+        subprocess.Popen([sys.executable, "-c", _LOOP]) for _ in range(count or cpu_count() or 1)
+    ]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def paced(server: Server, bodies: list[bytes], seconds: float) -> list[float]:
+    """How long each took of PACED requests a second, of which each is reported over another
+    connection.
+    """
+    took_s: list[float] = []
+    prompts, decode = cycle(bodies), msgspec.json.Decoder(RouteAnswer).decode
+    with server.connected(2) as (asking, reporting):
+        began_s = monotonic()
+        while (now := monotonic()) < began_s + seconds:
+            sleep(max(began_s + len(took_s) / PACED - now, 0.0))
+            sent_s = monotonic()
+            asking.send(next(prompts))
+            answer = asking.receive((200,))
+            took_s.append(monotonic() - sent_s)
+            if len(took_s) > 1:
+                reporting.receive((202,))
+            reporting.send(_post_report(decode(answer)))
+        reporting.receive((202,))
+    return took_s
 
 
 # Many at once
@@ -152,7 +254,7 @@ def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crow
                 else:
                     route_s.append(took_s)
                     without_core_s.append(took_s - (waited_s - caller.waited_s))
-                    request = _report_of(decode(answer))
+                    request = _post_report(decode(answer))
                 caller.reports = not caller.reports
                 if now < end_s:
                     caller.send(request, waited_s)
@@ -162,9 +264,8 @@ def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crow
     return CrowdResult(route_s, feedback_s, without_core_s, cpu_s / len(route_s + feedback_s))
 
 
-def _report_of(routed: RouteAnswer) -> bytes:
-    report = OutcomeReport(decision_id=routed.decision_id, event="completed", ttft_ms=20.0)
-    return post_of(b"/feedback", msgspec.json.encode(report))
+def _post_report(routed: RouteAnswer) -> bytes:
+    return post_of(b"/feedback", msgspec.json.encode(report_of(routed)))
 
 
 def _waited_for_core_s(pid: int) -> float:
@@ -172,9 +273,9 @@ def _waited_for_core_s(pid: int) -> float:
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
-def _crowd_figures(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def _crowd_figures(sizes: Sizes) -> list[Figure]:
     bodies = _bodies(b"/route", CROWD_TOKENS, world.MODEL)
-    with world.World(kernel, [Costs()] * CROWD_ENGINES) as running:
+    with world.World([Costs()] * CROWD_ENGINES) as running:
         service = running.service
         server = Server(service.address, service.pid)
         runs = [crowd(server, service.pid, bodies, sizes.crowd_s) for _ in range(sizes.runs)]

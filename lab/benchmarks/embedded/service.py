@@ -1,39 +1,43 @@
-"""`reprise up` as a process of its own: started, asked, watched through `/proc`, ended by id."""
+"""Reprise as a process of its own: started, asked, watched through `/proc`, ended by id."""
 
 import http.client
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
+from lab.benchmarks.sizes import BLOCK_SIZE
 
 START_S: Final = 120.0
-READY_POLL_S: Final = 0.01
+STOP_S: Final = 30.0
+POLL_S: Final = 0.01
 KEPT_ALIVE_S: Final = 3.0
 """The server closes connections that were idle for five seconds."""
 
 MODEL: Final = "bench"
+_ADDRESS: Final = re.compile(r"(?:Reprise answers on|Metrics on) (http://[^\s/]+)")
 
 
-class _Publisher(msgspec.Struct):
+class Publisher(msgspec.Struct):
+    """What `/services` says of one."""
+
     instance_id: str = msgspec.field(name="InstanceID")
     sequence: int = msgspec.field(name="Sequence")
+    state: str = msgspec.field(name="State")
 
 
 class _Services(msgspec.Struct):
-    services: list[_Publisher]
+    services: list[Publisher]
 
 
 class _Context(msgspec.Struct):
@@ -44,51 +48,22 @@ class _Digest(msgspec.Struct):
     contexts: list[_Context]
 
 
-class WatchedService(ABC):
-    """A service, or a replica of the distributed form."""
+class Service:
+    """One data directory and, between `start` and `kill`, a process on it.
 
-    @abstractmethod
-    def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """Status and body, over a connection that is kept."""
+    Args:
+        options: of the command line.
+        role: `up`, or one of the distributed form.
+    """
 
-    def register(self, endpoint: str, instance_id: str) -> None:
-        """Follows one publisher."""
-        fields: dict[str, str | int] = {
-            "endpoint": endpoint,
-            "type": "vLLM",
-            "modelname": MODEL,
-            "instance_id": instance_id,
-            "block_size": BLOCK_SIZE,
-            "dp_rank": 0,
-        }
-        status, answer = self.request("POST", "/register", msgspec.json.encode(fields))
-        if status != 200:
-            raise RuntimeError(f"Expected a registration, got {status}: {answer.decode()}")
-
-    def sequences(self) -> dict[str, int]:
-        """The last sequence of each publisher, by instance; -1 before the first."""
-        known = msgspec.json.decode(self.request("GET", "/services")[1], type=_Services)
-        return {publisher.instance_id: publisher.sequence for publisher in known.services}
-
-    def entries(self) -> int:
-        """Entries of all contexts, from `/digest`."""
-        known = msgspec.json.decode(self.request("GET", "/digest")[1], type=_Digest)
-        return sum(context.entries for context in known.contexts)
-
-    def metrics(self) -> dict[str, float]:
-        """`/metrics`, summed over labels."""
-        return parse_metrics(self.request("GET", "/metrics")[1].decode())
-
-
-class Service(WatchedService):
-    """One data directory and, between `start` and `kill`, a process on it."""
-
-    def __init__(self, kernel: KernelName, *options: str) -> None:
-        self._kernel = kernel
-        self._options = options
+    def __init__(self, *options: str, role: str = "up") -> None:
         self._root = Path(tempfile.mkdtemp(prefix="reprise-bench-"))
         self.data = self._root / "data"
-        self._process: subprocess.Popen[str] | None = None
+        port = ("--port", "0") if role in ("up", "serve") else ("--metrics-port", "0")
+        command = (sys.executable, "-m", "reprise", role, "--data", str(self.data), *port)
+        self._command = (*command, *options)
+        self._output = self._root / "output"
+        self._process: subprocess.Popen[bytes] | None = None
         self._connection: http.client.HTTPConnection | None = None
         self._idle_since = 0.0
         self.address = ("", 0)
@@ -110,38 +85,57 @@ class Service(WatchedService):
     def start(self) -> tuple[float, float]:
         """Starts the process and waits for `/ready`; returns wall and CPU seconds until then."""
         started = time.monotonic()
-        command = [sys.executable, "-m", "reprise", "up", "--data", str(self.data)]
-        command += ["--port", "0", "--set", f"kernel={self._kernel}", *self._options]
+        self.launch()
+        until(self.is_ready, poll_s=POLL_S)
+        return time.monotonic() - started, self.cpu_s()
+
+    def launch(self) -> None:
+        """Starts the process; returns when it answers HTTP, ready or not."""
+        self._output.write_bytes(b"")
         environment = os.environ | {"CONDUCTOR_CONFIG_PATH": str(self._root / "none")}
-        with (self._root / "stderr").open("a") as log:
+        with self._output.open("ab") as output:
             self._process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=environment,
             )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith("Reprise answers on "):
-            raise RuntimeError(f"Expected the service to start, got: {self.log()}")
-        url = urlsplit(line.split()[3])
+        until(self._answers, poll_s=POLL_S)
+        url = urlsplit(_ADDRESS.findall(self.log())[0])
         self.address = (str(url.hostname), url.port or 0)
         self._connection = http.client.HTTPConnection(*self.address, timeout=60)
-        until(lambda: self.request("GET", "/ready")[0] == 200, poll_s=READY_POLL_S)
-        return time.monotonic() - started, self.cpu_s()
+
+    def _answers(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise RuntimeError(f"Expected the service to start, got: {self.log()}")
+        return bool(_ADDRESS.findall(self.log()))
 
     def kill(self) -> None:
         """Kill -9, and the connection closed."""
+        self._end(subprocess.Popen.kill)
+
+    def stop(self) -> None:
+        """SIGTERM: it leaves its group, so that the next one need not wait for its session."""
+        self._end(subprocess.Popen.terminate)
+
+    def _end(self, ask: Callable[["subprocess.Popen[bytes]"], None]) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
         if self._process is not None:
-            self._process.send_signal(signal.SIGKILL)
-            self._process.wait(START_S)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
+            ask(self._process)
+            try:
+                self._process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(STOP_S)
             self._process = None
 
     def log(self) -> str:
-        """The end of what it wrote to standard error."""
-        return (self._root / "stderr").read_text()[-4000:]
+        """The end of what it wrote."""
+        return self._output.read_text()[-4000:]
 
     # What the system says of it
 
@@ -155,15 +149,10 @@ class Service(WatchedService):
         """See `cpu_seconds`."""
         return cpu_seconds(self.pid)
 
-    def disk_bytes(self, part: str) -> int:
-        """Bytes of the files of `log` or `table`."""
-        files = (self.data / part).rglob("*")
-        return sum(file.stat().st_size for file in files if file.is_file())
-
     # HTTP, over one connection that is kept
 
     def request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        """See `WatchedService`."""
+        """Status and body."""
         assert self._connection is not None
         headers = {"Content-Type": "application/json"} if body else {}
         if time.monotonic() > self._idle_since + KEPT_ALIVE_S:
@@ -177,13 +166,51 @@ class Service(WatchedService):
         """The body of an answer to a `GET`."""
         return self.request("GET", path)[1]
 
-    def folded_sequence(self) -> int:
-        """The lowest last sequence of all publishers; -1 before the first."""
-        return min(self.sequences().values())
+    def is_ready(self) -> bool:
+        """Whether it answers queries."""
+        return self.request("GET", "/ready")[0] == 200
 
-    def wait_folded(self, instance_id: str, sequence: int) -> None:
-        """Until the publisher's batches up to this one are folded."""
-        until(lambda: self.sequences()[instance_id] >= sequence, poll_s=0.1)
+    def register(self, endpoint: str, instance_id: str, replay_endpoint: str = "") -> None:
+        """Follows one publisher."""
+        more = {"replay_endpoint": replay_endpoint} if replay_endpoint else {}
+        self._change("/register", instance_id, endpoint=endpoint, **more)
+
+    def unregister(self, instance_id: str) -> None:
+        """Follows it no more, and forgets its blocks."""
+        self._change("/unregister", instance_id)
+
+    def _change(self, path: str, instance_id: str, **more: str) -> None:
+        fields: dict[str, Any] = {"type": "vLLM", "modelname": MODEL, "instance_id": instance_id}
+        fields |= {"block_size": BLOCK_SIZE, "dp_rank": 0, **more}
+        status, answer = self.request("POST", path, msgspec.json.encode(fields))
+        if status != 200:
+            raise RuntimeError(f"Expected {path} of {instance_id}, got {status}: {answer.decode()}")
+
+    def publishers(self) -> list[Publisher]:
+        """What it says of those that it follows."""
+        return msgspec.json.decode(self.get("/services"), type=_Services).services
+
+    def sequences(self) -> dict[str, int]:
+        """The last sequence of each publisher, by instance; -1 before the first."""
+        return {one.instance_id: one.sequence for one in self.publishers()}
+
+    def entries(self) -> int:
+        """Entries of all contexts, from `/digest`."""
+        known = msgspec.json.decode(self.get("/digest"), type=_Digest)
+        return sum(context.entries for context in known.contexts)
+
+    def metrics(self) -> dict[str, float]:
+        """`/metrics`, summed over labels."""
+        return parse_metrics(self.get("/metrics").decode())
+
+    def wait_folded(self, sequence: int, *instances: str, poll_s: float = 0.05) -> None:
+        """Until the batches up to this one are folded of these publishers, or of all."""
+
+        def folded() -> bool:
+            known = self.sequences()
+            return min(known.get(one, -1) for one in instances or known) >= sequence
+
+        until(folded, poll_s=poll_s)
 
     def wait_flushed(self) -> None:
         """Until the table covers all that is folded, and so the log is synced."""

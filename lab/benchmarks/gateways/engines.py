@@ -1,12 +1,11 @@
 """Simulated engines as processes, which speak HTTP as vLLM does or gRPC as SMG's servicer does."""
 
 import json
-import os
-import subprocess
 import sys
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
@@ -16,8 +15,8 @@ from devtools.routers import InstalledRouters
 from lab.benchmarks.embedded.conversations import CACHE, COSTS, ENGINES
 from lab.benchmarks.embedded.service import cpu_seconds
 from lab.benchmarks.gateways.chats import MODEL
+from lab.benchmarks.job_process import ChildProcess
 
-ROOT: Final = Path(__file__).parents[3]
 ASKED_S: Final = 10.0
 
 
@@ -43,42 +42,28 @@ class SimulatedEngines(ABC):
     def __init__(self, folder: Path) -> None:
         self.targets: list[RouterTarget] = []
         self._folder = folder
-        self._processes: list[subprocess.Popen[str]] = []
+        self._processes: list[ChildProcess] = []
+        self._stack = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
+        with self._stack as stack:
             for number in range(ENGINES):
-                process = subprocess.Popen(
-                    self._command(number),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
-                )
-                self._processes.append(process)
+                self._processes.append(stack.enter_context(ChildProcess(self._command(number))))
             for process in self._processes:
-                assert process.stdout is not None, "it was started with a pipe"
-                self.targets.append(self._target(int(process.stdout.readline())))
-        except BaseException:
-            self.__exit__()
-            raise
+                self.targets.append(self._target(process.hear(int)))
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, process in enumerate(self._processes):
-            self.kill(number)
-            for pipe in (process.stdin, process.stdout):
-                assert pipe is not None, "it was started with both"
-                pipe.close()
+        self._stack.close()
 
     def kill(self, number: int) -> None:
         """Ends one, as `kill -9` does."""
         self._processes[number].kill()
-        self._processes[number].wait()
 
     def cpu_s(self) -> float:
         """Of all of them that live."""
-        living = [one for one in self._processes if one.poll() is None]
+        living = [one for one in self._processes if one.is_alive]
         return sum(cpu_seconds(one.pid) for one in living)
 
     def ttft_s(self) -> list[float]:
@@ -134,9 +119,8 @@ class GrpcEngines(SimulatedEngines):
         return RouterTarget(f"grpc://127.0.0.1:{port}")
 
     def _computed(self, number: int) -> list[list[float]]:
-        output, _ = self._processes[number].communicate(timeout=ASKED_S)
-        found: list[list[float]] = json.loads(output)
-        return found
+        self._processes[number].end_input()
+        return self._processes[number].hear(list[list[float]])
 
 
 def http_target(url: str) -> RouterTarget:

@@ -37,7 +37,6 @@ from lab.benchmarks.gateways.talks import Talking, Talks
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import describe_machine
 from lab.benchmarks.sizes import SEED
-from streams.kernel import native_available
 
 MODEL: Final = "tiny"
 BLOCK: Final = 32
@@ -151,9 +150,7 @@ class _Place:
         for one in self._targets:
             _clear(one.url)
         common = (self._targets, MODEL, self._installed.model, BLOCK)
-        if kind is Reprise:
-            return Reprise(*common, "rust" if native_available() else "reference")
-        return kind(*common, routers())  # type: ignore[call-arg]
+        return Reprise(*common) if kind is Reprise else kind(*common, routers())  # type: ignore[call-arg]
 
     def talking(self, url: str, seed: int) -> Talking:
         """Those of a seed."""

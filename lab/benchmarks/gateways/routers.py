@@ -15,7 +15,6 @@ from devtools.broker import free_ports
 from devtools.routers import SMG, VLLM_ROUTER, InstalledRouters
 from lab.benchmarks.embedded.service import Service, cpu_seconds, until
 from lab.benchmarks.gateways.engines import RouterTarget
-from lab.benchmarks.sizes import KernelName
 
 SETTLED_S: Final = 1.0
 """Behind `ready`: a subscription takes some time, and not every router says when it is there."""
@@ -203,12 +202,11 @@ class Reprise(Router):
         model: str,
         folder: Path,
         block_size: int,
-        kernel: KernelName,
     ) -> None:
         super().__init__(targets, model, folder, block_size)
         named = [part for one in targets for part in ("--engine", one.url)]
         files = ("--set", f"tokens={model}={folder}")
-        self._service = Service(kernel, "--gateway", str(self.port), *named, *files)
+        self._service = Service("--gateway", str(self.port), *named, *files)
 
     def start(self) -> None:
         """See `Router`."""

@@ -7,8 +7,8 @@ seed one router follows the other. What is cached is what engines say in `usage`
 first token is that of the client, and beside it that of the engines' clock, which does not count
 what routers and machine add. SMG follows events of engines that speak gRPC alone.
 
-Then a shorter run in which an engine is killed in the middle, and one in which the router is: it
-is started again at once, and clients ask again while nobody is at its port, as OpenAI's do.
+Then a shorter run of ours in which an engine is killed in the middle, and one in which the gateway
+is: it is started again at once, and clients ask again while nobody is at its port, as OpenAI's do.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from lab.benchmarks.gateways.routers import (
 )
 from lab.benchmarks.report.figures import Figure, percentile
 from lab.benchmarks.routing.outcomes import LATE_S
-from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from lab.benchmarks.sizes import SEED, Sizes
 from lab.engines import words
 
 RIVALS: Final = (KvAware.name, ShepherdGateway.name)
@@ -65,8 +65,7 @@ class RouterRun(NamedTuple):
 class Contest:
     """The routers that are installed, and what they need."""
 
-    def __init__(self, kernel: KernelName, folder: Path) -> None:
-        self._kernel = kernel
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._installed = routers()
         words.write_model(folder)
@@ -86,7 +85,7 @@ class Contest:
         """One, before these engines."""
         common = (engines.targets, MODEL, self._folder, CACHE.block_size)
         if name == Reprise.name:
-            return Reprise(*common, self._kernel)
+            return Reprise(*common)
         kind = next(one for one in (RoundRobin, KvAware, ShepherdGateway) if one.name == name)
         return kind(*common, self._installed)
 
@@ -121,21 +120,21 @@ class Contest:
             return asyncio.run(ask(router.url, chats, Interruption(len(chats) // 2, happen)))
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     """See the module."""
     with tempfile.TemporaryDirectory(prefix="reprise-bench-") as folder:
-        contest = Contest(kernel, Path(folder))
+        contest = Contest(Path(folder))
         runs: dict[str, list[RouterRun]] = {name: [] for name in contest.names}
-        for seed in range(sizes.runs):
+        for seed in range(sizes.seeds):
             chats = chats_of(SEED + seed, sizes.conversations)
             for name in contest.names:
                 runs[name].append(contest.run(name, chats))
         figures = [figure for name, of_name in runs.items() for figure in _figures(name, of_name)]
         figures += _compared(figures, [one for one in contest.names if one in RIVALS])
         chats = chats_of(SEED, max(sizes.conversations // INTERRUPTED, 8))
-        for name in contest.names:
-            figures += _interrupted(name, contest.without_engine(name, chats))
-            figures += _restarted(name, contest.restarted(name, chats), len(chats) // 2)
+        figures += _interrupted(Reprise.name, contest.without_engine(Reprise.name, chats))
+        restarted = contest.restarted(Reprise.name, chats)
+        figures += _restarted(Reprise.name, restarted, len(chats) // 2)
     return figures
 
 

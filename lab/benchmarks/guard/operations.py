@@ -14,8 +14,8 @@ import msgspec
 
 from bridge.publisher.sequencer import Intake, Sequencer
 from bridge.sockets.raw_message import RawMessage
-from lab.benchmarks.embedded.publisher_process import phases_of
-from lab.benchmarks.embedded.query import prompts_of
+from lab.benchmarks.embedded.http_client import prompts_of
+from lab.benchmarks.embedded.publishers_process import phases_of
 from lab.benchmarks.guard.operation import Operation
 from lab.benchmarks.guard.routing import CANDIDATES, routing_operations
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED

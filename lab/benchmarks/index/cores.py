@@ -9,19 +9,19 @@ generator shares.
 """
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
-from lab.benchmarks.embedded.query import INSTANCES, Server, instances_of, request_of
+from lab.benchmarks.embedded.http_client import INSTANCES, Server, instances_of, request_of
 from lab.benchmarks.embedded.service import thread_cpu_seconds
 from lab.benchmarks.index.blocks import chains
+from lab.benchmarks.job_process import ChildProcess
 from lab.benchmarks.peers import load_generator
-from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import BLOCK_SIZE, SEED, KernelName, Sizes
+from lab.benchmarks.report.figures import Figure, times
+from lab.benchmarks.sizes import BLOCK_SIZE, SEED, Sizes
 
 THREADS: Final = (1, 2, 4)
 TOKENS: Final = 8192
@@ -37,9 +37,7 @@ class _Pass(NamedTuple):
     limited: bool
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    if kernel != "rust":
-        raise RuntimeError("Expected the Rust kernel: the listener is a part of it")
+def measure(sizes: Sizes) -> list[Figure]:
     chain_blocks = TOKENS // BLOCK_SIZE
     made = chains(sizes.query_bodies * chain_blocks, SEED, chain_blocks)
     prompts = [memoryview(chain.tokens).cast("I").tolist() for chain in made]
@@ -53,43 +51,32 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         for server in servers.values():
             _check(server, requests[0])
         for _ in range(sizes.runs):
-            for threads, (asked, pid) in servers.items():
-                passes[threads].append(_measure_pass(asked, pid, requests, sizes.rate_s))
+            for threads, server in servers.items():
+                passes[threads].append(_measure_pass(server, requests, sizes.rate_s))
     return _figures(passes)
 
 
 @contextmanager
-def _listener(threads: int, chain_blocks: int, count: int) -> Iterator[tuple[Server, int]]:
-    command = [sys.executable, "-m", "lab.benchmarks.index.listener_process"]
-    with subprocess.Popen(
-        [*command, str(threads), str(chain_blocks), str(count)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            if not line:
-                raise RuntimeError("Expected the listener's port, got nothing")
-            yield Server(("127.0.0.1", int(line)), process.pid), process.pid
-        finally:
-            process.kill()
+def _listener(threads: int, chain_blocks: int, count: int) -> Iterator[Server]:
+    module = "lab.benchmarks.index.listener_process"
+    sizes = map(str, (threads, chain_blocks, count))
+    with ChildProcess([sys.executable, "-m", module, *sizes]) as process:
+        yield Server(("127.0.0.1", process.hear(int)), process.pid)
 
 
-def _check(listening: tuple[Server, int], request: bytes) -> None:
-    answer = instances_of(FORM, listening[0].ask(request))
+def _check(server: Server, request: bytes) -> None:
+    answer = instances_of(FORM, server.ask(request))
     longest = [one["longest_matched"] for one in answer.values()]
     if longest != [TOKENS] * INSTANCES:
         raise RuntimeError(f"Expected {INSTANCES} whole matches of {TOKENS} tokens, got: {longest}")
 
 
-def _measure_pass(server: Server, pid: int, requests: list[bytes], seconds: float) -> _Pass:
+def _measure_pass(server: Server, requests: list[bytes], seconds: float) -> _Pass:
     if not load_generator.installed():
         return _Pass(server.busy(list(islice(cycle(requests), REQUESTS))), 0.0, True)
-    before = thread_cpu_seconds(pid)
+    before = thread_cpu_seconds(server.pid)
     asked = load_generator.ask(server.address, requests, seconds=seconds)
-    cpu_s = thread_cpu_seconds(pid) - before
+    cpu_s = thread_cpu_seconds(server.pid) - before
     return _Pass(1e6 * cpu_s / asked.answered, asked.rate, asked.is_limit)
 
 
@@ -113,30 +100,15 @@ def _figures(passes: dict[int, list[_Pass]]) -> list[Figure]:
         ]
         note = ""
         if load_generator.installed():
-            rates = [one.rate for one in measured]
             figures.append(
                 Figure(
                     name=f"{name}: requests/s on this machine",
                     unit="requests/s",
-                    runs=rates,
+                    runs=[one.rate for one in measured],
                     limited=sum(one.limited for one in measured),
                 )
             )
         if threads > 1:
-            figures += [
-                Figure(
-                    name=f"{name}: CPU of a request, times that of one",
-                    unit="x",
-                    runs=[one.cpu / other.cpu for one, other in zip(measured, alone, strict=True)],
-                ),
-                Figure(
-                    name=f"{name}, by CPU: requests/s, times those of one",
-                    unit="x",
-                    runs=[
-                        threads * other.cpu / one.cpu
-                        for one, other in zip(measured, alone, strict=True)
-                    ],
-                    note="by CPU: threads over the CPU of a request; no wall time of more cores",
-                ),
-            ]
+            ratio = f"{name}, by CPU: requests/s, times those of one"
+            figures.append(times(ratio, by_cpu, [1e6 / one.cpu for one in alone]))
     return figures

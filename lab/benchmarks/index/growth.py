@@ -23,8 +23,8 @@ from lab.benchmarks.index.blocks import (
     stream_of,
 )
 from lab.benchmarks.index.hashing import prefix_hashes
-from lab.benchmarks.report.figures import Figure, percentile, thread_seconds
-from lab.benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, KernelName, Sizes
+from lab.benchmarks.report.figures import Figure, percentile, thread_seconds, times
+from lab.benchmarks.sizes import BLOCK_SIZE, CHAIN_BLOCKS, SEED, Sizes
 from streams.kernel import Kernel, open_kernel
 from streams.kernel.interface import PublisherId
 
@@ -39,8 +39,8 @@ CALL_BLOCKS: Final = 1024
 TIMES: Final = 50
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    index = open_kernel(1337, name=kernel)
+def measure(sizes: Sizes) -> list[Figure]:
+    index = open_kernel(1337)
     publisher = index.open_publisher(stream_of("growing"), 0)
     held = COLD_PROMPTS * CHAIN_BLOCKS
     asked = list(chains(held, SEED + 1))
@@ -58,7 +58,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         cold = _cold_us(index, asked)
         first = first or cold
         figures += _cold_figures(cold, held, hashing_us, first)
-    return [*figures, *pauses.figures(held), *_long_figures(kernel)]
+    return [*figures, *pauses.figures(held), *_long_figures()]
 
 
 def _store(index: Kernel, publisher: PublisherId, chain: Chain) -> list[float]:
@@ -162,9 +162,9 @@ class _Pauses:
         return figures
 
 
-def _long_figures(kernel: KernelName) -> list[Figure]:
+def _long_figures() -> list[Figure]:
     """What a token costs as prompts get longer, in a table that holds nothing else."""
-    index = open_kernel(1337, name=kernel)
+    index = open_kernel(1337)
     publisher = index.open_publisher(stream_of("long"), 0)
     blocks = LONG_TOKENS // BLOCK_SIZE
     (chain,) = chains(blocks, SEED, blocks)
@@ -183,6 +183,4 @@ def _long_figures(kernel: KernelName) -> list[Figure]:
         by_tokens[tokens] = runs
         tokens *= 4
     name = f"query of {LONG_TOKENS // 1024}K tokens: CPU of a token, times {LINEAR_FROM // 1024}K"
-    pairs = zip(by_tokens[LONG_TOKENS], by_tokens[LINEAR_FROM], strict=True)
-    figures.append(Figure(name=name, unit="x", runs=[one / other for one, other in pairs]))
-    return figures
+    return [*figures, times(name, by_tokens[LONG_TOKENS], by_tokens[LINEAR_FROM])]

@@ -13,7 +13,7 @@ from typing import Final, cast
 
 from prometheus_client import CollectorRegistry
 
-from lab.benchmarks.embedded.query import INSTANCES
+from lab.benchmarks.embedded.http_client import INSTANCES
 from lab.benchmarks.index.blocks import chains, encoded_calls, stored_events, stream_of
 from lab.benchmarks.sizes import SEED
 from query_api.http.metrics import HttpMetrics

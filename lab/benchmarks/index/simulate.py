@@ -12,21 +12,21 @@ from time import process_time
 from typing import Final
 
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import SEED, KernelName, Sizes
+from lab.benchmarks.sizes import SEED, Sizes
 from lab.whatif.run import SimulationRun
 from lab.whatif.setup import Setup
 from lab.whatif.workload import Workload
 from replay.traces.reader import DEFAULT_BLOCK_SIZE, read_trace
 from replay.traces.request import TraceRequest
 
-POLICIES: Final = ("round-robin", "weighted", "algorithm-1", "wait-and-work")
+POLICIES: Final = ("weighted", "algorithm-1")
 ACTIVE: Final = 400
 """Conversations that go on beside one another."""
 
 REQUESTS_PER_S: Final = 3.4
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     path = os.environ.get("REPRISE_TRACE")
     started = process_time()
     requests = (
@@ -41,7 +41,7 @@ def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
         hit_rate = 0.0
         for _ in range(sizes.runs):
             started = process_time()
-            outcome = SimulationRun(Setup(policy=policy), workload, kernel=kernel).outcome()
+            outcome = SimulationRun(Setup(policy=policy), workload).outcome()
             runs.append(len(workload) / (process_time() - started))
             hit_rate = outcome.block_hit_rate
         figures.append(

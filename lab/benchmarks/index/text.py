@@ -18,13 +18,13 @@ import msgspec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import KernelName, Sizes
+from lab.benchmarks.sizes import Sizes
 from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import read_chat
 
-RUNS: Final = 9
+RUNS: Final = 5
 TURNS: Final = 20
-LENGTHS: Final = (8, 64)
+LENGTHS: Final = (8,)
 VOCABULARY: Final = 4096
 TEMPLATE: Final = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -34,7 +34,7 @@ _CHARACTERS_OF_TURN: Final = 800
 _US: Final = 1e6
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     texts = [path.read_text() for path in sorted(Path("docs").glob("*.md"))]
     corpus = "".join(texts)
     with TemporaryDirectory() as folder:

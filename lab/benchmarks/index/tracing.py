@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 from lab.benchmarks.report.figures import Figure
-from lab.benchmarks.sizes import KernelName, Sizes
+from lab.benchmarks.sizes import Sizes
 from query_api.http.traces import context_of
 from reprise.tracing.export import SpanQueue
 from reprise.tracing.tracer import OtelTracer
@@ -46,7 +46,7 @@ class _Nowhere(SpanExporter):
         pass
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
+def measure(sizes: Sizes) -> list[Figure]:
     figures = _of(NO_TRACER, "off", OFF_CALLS)
     queue = SpanQueue(_Nowhere())
     queue.start()

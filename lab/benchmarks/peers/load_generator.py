@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from lab.benchmarks.embedded.query import CONNECTIONS
+from lab.benchmarks.embedded.http_client import CONNECTIONS
 
 BUSY_SHARE: Final = 0.9
 

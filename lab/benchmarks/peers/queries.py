@@ -1,45 +1,51 @@
-"""`POST /query` and `/query_by_hash` of us and of NVIDIA Dynamo's indexer, side by side: the same
-content, in turn.
+"""`POST /query` and `/query_by_hash` of us and, where it is installed, of NVIDIA Dynamo's indexer,
+side by side: the same content, in turn.
 
 Eight publishers send the same prompts to both over their own sockets. The answers must agree
 before anything is timed. Then each is asked in turn, the same number of times, over raw connections
-that are kept alive: CPU is that of the server's process for each request with eight connections.
-Requests/s are those of `wrk` over eight connections, where it is installed; else of this one
-client, which is a lower bound. A ratio is of one pass: theirs over ours.
+that are kept alive: CPU is that of the server's process for each request with eight connections,
+or with one and one request at a time. Requests/s are those of `wrk` over eight connections, where
+it is installed; else of this one client, which is a lower bound. A ratio is of one pass. One
+request at a time is also asked on one core and on two, beside sockets alone (`alone`).
 """
 
-import json
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from itertools import cycle, islice
 from typing import Final, NamedTuple
 
 import msgspec
 
-from lab.benchmarks.embedded.publisher import Publisher
-from lab.benchmarks.embedded.query import (
+from lab.benchmarks.embedded.http_client import (
     FORMS,
     INSTANCES,
     OCTETS_URL,
-    REQUESTS_MIN,
     Server,
-    instances_of,
     plan_of,
     post_of,
     prompts_of,
     request_of,
 )
-from lab.benchmarks.embedded.service import MODEL, Service, until
+from lab.benchmarks.embedded.publishers import Publishers
+from lab.benchmarks.embedded.service import MODEL, until
 from lab.benchmarks.index.hashing import block_hashes, prefix_hashes
-from lab.benchmarks.peers import load_generator
-from lab.benchmarks.peers.dynamo import DynamoIndexer, describe, missing
-from lab.benchmarks.report.figures import Figure, percentile
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName, Sizes
+from lab.benchmarks.peers import alone, load_generator
+from lab.benchmarks.peers.indexers import DynamoIndexer, Indexer, describe, kinds, longest_of
+from lab.benchmarks.report.figures import Figure, percentile, times
+from lab.benchmarks.sizes import Sizes
 
-THEIRS: Final = "Dynamo, JSON"
 BY_HASH: Final = "octets by hash"
+THEIRS: Final = "Dynamo, JSON"
 THEIRS_BY_HASH: Final = "Dynamo, JSON by hash"
+REQUESTS_MIN: Final = 20
+ALONE: Final = 4000
+"""Requests of a run of `alone`."""
+
+BINARY_TOKENS: Final = 32_768
+"""From here on binary forms are asked for, and at the longest prompts hashes: a binary request is
+for long prompts."""
 
 
 class Contender(NamedTuple):
@@ -47,78 +53,89 @@ class Contender(NamedTuple):
 
     Attributes:
         name: of the row.
-        server: who is asked.
+        peer: of the row that it is compared with; "" of those that others are compared with.
         request: the bytes of one request.
         longest: the matches of an answer, one for each instance.
     """
 
     name: str
+    peer: str
     server: Server
     request: Callable[[list[int]], bytes]
     longest: Callable[[bytes], list[int]]
 
+    def check(self, prompt: list[int]) -> bool:
+        """Whether all instances hold it by this way of asking."""
+        answer = self.server.ask(self.request(prompt))
+        return self.longest(answer) == [len(prompt)] * INSTANCES
 
-class Pass(NamedTuple):
-    """CPU of the server for each request, microseconds; requests/s; p50 and p99 of one connection,
-    microseconds; whether the client was what kept the requests/s down.
+
+class QueryPass(NamedTuple):
+    """CPU of the server for each request, microseconds, and of one that comes alone; requests/s;
+    p50 and p99 of one connection, microseconds; whether the client kept the requests/s down.
     """
 
     cpu: float
+    single_cpu: float
     rate: float
     p50: float
     p99: float
-    limited: bool = False
+    limited: bool
 
 
-def measure(kernel: KernelName, sizes: Sizes) -> list[Figure]:
-    reason = missing()
-    if reason:
-        raise RuntimeError(reason)
-    plan = plan_of(sizes)
+def measure(sizes: Sizes) -> list[Figure]:
+    longest = max(sizes.prompt_tokens)
+    plan = plan_of(longest, sizes.query_bodies)
     figures: list[Figure] = []
-    with (
-        Service(kernel) as service,
-        DynamoIndexer() as dynamo,
-        Publisher(plan, publishers=INSTANCES, subscribers=2) as publisher,
-    ):
-        for number, endpoint in enumerate(publisher.endpoints):
-            dynamo.follow(MODEL, number, endpoint, BLOCK_SIZE)
-        publisher.connect(service)
-        sent = publisher.send()
-        until(lambda: service.folded_sequence() >= sent.last_sequence, poll_s=0.05)
-        service.wait_flushed()
+    with ExitStack() as open_ones:
+        indexers = [open_ones.enter_context(kind()) for kind in kinds()]
+        publishers = open_ones.enter_context(
+            Publishers(plan, publishers=INSTANCES, subscribers=len(indexers))
+        )
+        publishers.connect(*indexers)
+        publishers.send()
         prompts = prompts_of(plan)
-        ours, theirs = Server(service.address, service.pid), Server(dynamo.address, dynamo.pid)
-        contenders = [
-            *(our_contender(form, ours) for form in FORMS),
-            dynamo_contender(theirs),
-        ]
-        by_hash = [
-            Contender(BY_HASH, ours, _our_request_by_hash, _our_longest("octets")),
-            Contender(THEIRS_BY_HASH, theirs, _dynamo_request_by_hash, _dynamo_longest),
-        ]
-        _wait_until_all_agree([*contenders, *by_hash], prompts[-1])
+        for indexer in indexers:
+            indexer.wait_held(prompts[-1:], INSTANCES, poll_s=0.2)
+            indexer.settle()
+        contenders = [one for indexer in indexers for one in _contenders(indexer)]
+        until(lambda: all(one.check(prompts[-1]) for one in contenders), poll_s=0.2)
         for tokens in sizes.prompt_tokens:
-            figures += _measure_length(tokens, contenders, prompts, sizes)
-            figures += _measure_length(tokens, by_hash, prompts, sizes)
+            asked = [
+                one
+                for one in contenders
+                if one.name in ("JSON", THEIRS)
+                or (tokens == longest if "hash" in one.name else tokens >= BINARY_TOKENS)
+            ]
+            cut = [prompt[:tokens] for prompt in prompts]
+            figures += _measure_length(asked, cut, sizes)
+            if tokens == min(sizes.prompt_tokens) and len(indexers) > 1:
+                figures += _measure_alone(asked, cut, sizes)
     client = "wrk" if load_generator.installed() else "a client in Python"
-    note = f"{describe()}; {len(prompts)} bodies rotate; requests/s asked by {client}"
+    peers = f"{describe()}; " if len(indexers) > 1 else ""
+    note = f"{peers}{len(prompts)} bodies rotate; requests/s asked by {client}"
     return [msgspec.structs.replace(figures[0], note=note), *figures[1:]]
 
 
-def dynamo_contender(server: Server) -> Contender:
-    return Contender(THEIRS, server, _dynamo_request, _dynamo_longest)
+def _contenders(indexer: Indexer) -> list[Contender]:
+    server = indexer.server
+    if isinstance(indexer, DynamoIndexer):
+        return [
+            Contender(THEIRS, "", server, indexer.request, indexer.longest),
+            Contender(THEIRS_BY_HASH, "", server, _dynamo_request_by_hash, indexer.longest),
+        ]
 
+    def ours(form: str) -> Contender:
+        return Contender(
+            form,
+            THEIRS,
+            server,
+            lambda tokens: request_of(form, tokens),
+            lambda answer: longest_of(form, answer),
+        )
 
-def our_contender(form: str, server: Server) -> Contender:
-    return Contender(form, server, lambda tokens: request_of(form, tokens), _our_longest(form))
-
-
-def _our_longest(form: str) -> Callable[[bytes], list[int]]:
-    def longest(answer: bytes) -> list[int]:
-        return [one["longest_matched"] for one in instances_of(form, answer).values()]
-
-    return longest
+    by_hash = Contender(BY_HASH, THEIRS_BY_HASH, server, _our_request_by_hash, indexer.longest)
+    return [*map(ours, FORMS), by_hash]
 
 
 def _our_request_by_hash(tokens: list[int]) -> bytes:
@@ -133,45 +150,39 @@ def _dynamo_request_by_hash(tokens: list[int]) -> bytes:
     return post_of(b"/query_by_hash", body)
 
 
-def _dynamo_request(tokens: list[int]) -> bytes:
-    return post_of(b"/query", msgspec.json.encode({"model_name": MODEL, "token_ids": tokens}))
-
-
-def _dynamo_longest(answer: bytes) -> list[int]:
-    return [max(ranks.values()) for ranks in json.loads(answer)["scores"].values()]
-
-
-def _wait_until_all_agree(contenders: list[Contender], prompt: list[int]) -> None:
-    def agree() -> bool:
-        return all(
-            one.longest(one.server.ask(one.request(prompt))) == [len(prompt)] * INSTANCES
-            for one in contenders
-        )
-
-    until(agree, poll_s=0.2)
-
-
 def _measure_length(
-    tokens: int, contenders: list[Contender], prompts: list[list[int]], sizes: Sizes
+    contenders: Sequence[Contender], prompts: list[list[int]], sizes: Sizes
 ) -> list[Figure]:
-    requests = {}
     for one in contenders:
-        requests[one.name] = [one.request(prompt[:tokens]) for prompt in prompts]
-        found = one.longest(one.server.ask(requests[one.name][0]))
-        if found != [tokens] * INSTANCES:
-            raise RuntimeError(f"Expected {INSTANCES} matches of {tokens} from {one.name}: {found}")
-    peer = contenders[-1]
-    _, trial = peer.server.single(requests[peer.name])
+        if not one.check(prompts[0]):
+            raise RuntimeError(f"Expected {INSTANCES} whole matches of {one.name}, got others")
+    requests = {one.name: [one.request(prompt) for prompt in prompts] for one in contenders}
+    slowest = contenders[-1]
+    _, trial = slowest.server.single(requests[slowest.name])
     count = max(REQUESTS_MIN, len(prompts), int(sizes.query_cpu_s / percentile(trial, 50)))
-    passes: dict[str, list[Pass]] = {one.name: [] for one in contenders}
+    passes: dict[str, list[QueryPass]] = {one.name: [] for one in contenders}
     for _ in range(sizes.runs):
         for one in contenders:
             rotating = list(islice(cycle(requests[one.name]), count))
             passes[one.name].append(_measure_pass(one.server, rotating, sizes.rate_s))
-    return _figures(tokens, passes, peer.name)
+    peers = {one.name: one.peer for one in contenders}
+    return figures_of(len(prompts[0]), passes, peers)
 
 
-def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> Pass:
+def _measure_alone(
+    contenders: Sequence[Contender], prompts: list[list[int]], sizes: Sizes
+) -> list[Figure]:
+    """By JSON alone, and beside sockets alone."""
+    ours, theirs = (
+        alone.AskedServer(one.name, one.server, [*islice(cycle(map(one.request, prompts)), ALONE)])
+        for one in contenders
+        if one.name in ("JSON", THEIRS)
+    )
+    with alone.bare_sockets(ours) as bare:
+        return alone.measure(len(prompts[0]), [theirs, ours, bare], sizes.runs)
+
+
+def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> QueryPass:
     started = time.perf_counter()
     cpu = server.busy(requests)
     rate = len(requests) / (time.perf_counter() - started)
@@ -180,43 +191,34 @@ def _measure_pass(server: Server, requests: list[bytes], rate_s: float) -> Pass:
         bodies = list(dict.fromkeys(requests))
         asked = load_generator.ask(server.address, bodies, seconds=rate_s)
         rate, limited = asked.rate, asked.is_limit
-    _, seconds = server.single(requests)
+    single_cpu, seconds = server.single(requests)
     p50, p99 = (1e6 * percentile(seconds, percent) for percent in (50, 99))
-    return Pass(cpu, rate, p50, p99, limited)
+    return QueryPass(cpu, single_cpu, rate, p50, p99, limited)
 
 
-def _figures(tokens: int, passes: dict[str, list[Pass]], peer: str) -> list[Figure]:
-    length = f"{tokens // 1024}K tokens"
-    theirs = passes[peer]
+def figures_of(
+    tokens: int, passes: dict[str, list[QueryPass]], peers: dict[str, str]
+) -> list[Figure]:
+    """Of one length; `peers`: which row each is compared with."""
     figures = []
     for name, ours in passes.items():
         limited = sum(one.limited for one in ours)
-        row = f"{name}, {length}"
+        row = f"{name}, {tokens // 1024}K tokens"
+        cpu, single = [one.cpu for one in ours], [one.single_cpu for one in ours]
+        rates = [one.rate for one in ours]
         figures += [
-            Figure(name=f"{row}: CPU", unit="us", runs=[one.cpu for one in ours]),
-            Figure(
-                name=f"{row}: rate",
-                unit="requests/s",
-                runs=[one.rate for one in ours],
-                limited=limited,
-            ),
+            Figure(name=f"{row}: CPU", unit="us", runs=cpu),
+            Figure(name=f"{row}: rate", unit="requests/s", runs=rates, limited=limited),
             Figure(name=f"{row}: p50", unit="us", runs=[one.p50 for one in ours]),
             Figure(name=f"{row}: p99", unit="us", runs=[one.p99 for one in ours]),
+            Figure(name=f"{row}, one at a time: CPU", unit="us", runs=single),
         ]
-        if name == peer:
-            continue
-        pairs = list(zip(ours, theirs, strict=True))
-        figures += [
-            Figure(
-                name=f"{row}: CPU, times less than Dynamo",
-                unit="x",
-                runs=[their.cpu / our.cpu for our, their in pairs],
-            ),
-            Figure(
-                name=f"{row}: rate, times Dynamo's",
-                unit="x",
-                runs=[our.rate / their.rate for our, their in pairs],
-                limited=limited,
-            ),
-        ]
+        if peers[name] in passes:
+            theirs = passes[peers[name]]
+            less = "CPU, times less than Dynamo"
+            figures += [
+                times(f"{row}: {less}", [one.cpu for one in theirs], cpu),
+                times(f"{row}: rate, times Dynamo's", rates, [one.rate for one in theirs], limited),
+                times(f"{row}, one at a time: {less}", [one.single_cpu for one in theirs], single),
+            ]
     return figures

@@ -1,9 +1,6 @@
 """The report: text for reading, JSON for comparing."""
 
-from collections.abc import Iterator, Sequence
-from inspect import getdoc
-from itertools import chain
-from types import ModuleType
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -11,18 +8,16 @@ import msgspec
 from lab.benchmarks.report.aims import BY_FIGURE, FigureOf
 from lab.benchmarks.report.figures import Figure
 from lab.benchmarks.report.machine import Machine
-from lab.benchmarks.sizes import KernelName
 
 _NAME_WIDTH: Final = 60
 _VALUE_WIDTH: Final = 11
-_UNIT_WIDTH: Final = 13
+_LINE_WIDTH: Final = 86
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement of one kernel; `error` is "" or why it has no figures."""
+    """One measurement; `error` is "" or why it has no figures."""
 
     measurement: str
-    kernel: KernelName
     seconds: float
     figures: list[Figure]
     error: str = ""
@@ -33,7 +28,7 @@ class BenchmarkReport(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         quick: whether the sizes were small.
-        results: of each measurement and kernel.
+        results: of each measurement.
         skipped: why a measurement is not among them, by its name.
         peers: which release, by name.
         missing_peers: why it is not there, by name.
@@ -64,38 +59,20 @@ def head_lines(report: BenchmarkReport) -> Iterator[str]:
     yield "  so something else used the machine: trust CPU times and ratios, and run it again."
 
 
-def section_lines(module: ModuleType, results: Sequence[Result]) -> Iterator[str]:
-    """One measurement: a row for each figure, a column for each kernel."""
-    name = results[0].measurement
+def section_lines(title: str, result: Result) -> Iterator[str]:
+    """One measurement: a row for each figure."""
     yield ""
-    yield f"== {name}: {(getdoc(module) or '').partition('.')[0].replace(chr(10), ' ')}"
-    header = "".join(f"{result.kernel:>{_VALUE_WIDTH}}" for result in results)
-    yield f"{'':{_NAME_WIDTH}}{header}"
-    by_kernel = [{figure.name: figure for figure in result.figures} for result in results]
-    for row in dict.fromkeys(chain.from_iterable(by_kernel)):
-        figures = [known.get(row) for known in by_kernel]
-        yield from _row_lines(row, figures, results)
-    for result in results:
-        if result.error:
-            yield f"  {result.kernel} failed: {result.error}"
-
-
-def _row_lines(
-    row: str, figures: Sequence[Figure | None], results: Sequence[Result]
-) -> Iterator[str]:
-    known = [figure for figure in figures if figure is not None]
-    values = "".join(f"{_text(figure):>{_VALUE_WIDTH}}" for figure in figures)
-    line = f"{row:{_NAME_WIDTH}}{values} {known[0].unit:{_UNIT_WIDTH}}"
-    for figure, result in zip(figures, results, strict=True):
-        aim = BY_FIGURE.get(FigureOf(result.measurement, row))
-        if figure is not None and aim is not None and result.kernel == "rust":
-            line += f"aim {aim.bound}: {'met' if aim.is_met(figure.value) else 'MISSED'}"
-    yield line.rstrip()
-    notes = {note_of(figure) for figure in known}
-    for figure, result in zip(figures, results, strict=True):
-        note = note_of(figure) if figure is not None else ""
-        if note and (len(notes) > 1 or result is results[0]):
-            yield f"    {result.kernel + ': ' if len(notes) > 1 else ''}{note}"
+    yield f"== {result.measurement}: {title}"
+    for figure in result.figures:
+        line = f"{figure.name:{_NAME_WIDTH}}{value_text(figure):>{_VALUE_WIDTH}} {figure.unit}"
+        aim = BY_FIGURE.get(FigureOf(result.measurement, figure.name))
+        if aim is not None:
+            line = f"{line:{_LINE_WIDTH}}aim {aim.bound}: {aim.said_of(figure.value)}"
+        yield line
+        if note := note_of(figure):
+            yield f"    {note}"
+    if result.error:
+        yield f"  failed: {result.error}"
 
 
 def note_of(figure: Figure) -> str:
@@ -113,7 +90,6 @@ def number_text(value: float) -> str:
     return f"{value:,.{digits}f}"
 
 
-def _text(figure: Figure | None) -> str:
-    if figure is None:
-        return "-"
+def value_text(figure: Figure) -> str:
+    """The median, marked where it says little."""
     return f"{'~' if figure.is_disturbed else ''}{number_text(figure.value)}"

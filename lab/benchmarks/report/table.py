@@ -3,13 +3,10 @@
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from lab.benchmarks.report.aims import AIMS, DYNAMO, PEERS, Aim, FigureOf
-from lab.benchmarks.report.document import BenchmarkReport, number_text
+from lab.benchmarks.report.aims import AIMS, MET, MISSED, PEERS, Aim, FigureOf
+from lab.benchmarks.report.document import BenchmarkReport, number_text, value_text
 from lab.benchmarks.report.figures import Figure
 
-KERNEL: Final = "rust"
-MET: Final = "met"
-MISSED: Final = "MISSED"
 NOT_MEASURED: Final = "not measured"
 UNKNOWN: Final = "no figure of that name: lab/benchmarks/report/aims.py is out of date"
 HEADS: Final = ("what", "aim", "measured", *PEERS, "ratio", "")
@@ -39,7 +36,7 @@ class Row(NamedTuple):
         """Whether it is met, with what a reader must know to believe it."""
         if self.figure is None:
             return f"{NOT_MEASURED}: {self.reason}"
-        said = MET if self.aim.is_met(self.figure.value) else MISSED
+        said = self.aim.said_of(self.figure.value)
         runs = len(self.figure.runs)
         if self.figure.limited:
             said += f"; the load generator was the limit in {self.figure.limited} of {runs} runs"
@@ -48,7 +45,7 @@ class Row(NamedTuple):
 
 def rows_of(report: BenchmarkReport) -> list[Row]:
     """A row for each aim whose measurement was to be made; what was not asked for has none."""
-    results = [one for one in report.results if one.kernel == KERNEL]
+    results = report.results
     known = {
         FigureOf(result.measurement, figure.name): figure
         for result in results
@@ -72,8 +69,9 @@ def _reason(aim: Aim, reasons: dict[str, str], report: BenchmarkReport) -> str:
     said = reasons.get(aim.figure.measurement)
     if said is not None:
         return said
-    if DYNAMO in aim.figure.name and DYNAMO in report.missing_peers:
-        return f"{DYNAMO} is missing"
+    known = {name.lower() for name in report.missing_peers}
+    if aim.ours is not None and aim.peers and {name.lower() for name in aim.peers} <= known:
+        return f"{' and '.join(aim.peers)} missing"
     return "not at the sizes of --quick" if report.quick else UNKNOWN
 
 
@@ -90,8 +88,6 @@ def cells_of(row: Row) -> list[str]:
     ratio = ""
     if row.figure is not None and row.aim.ours is not None:
         ratio = _value_text(row.figure)
-    elif row.figure is not None and (theirs := _same_measurement(row)):
-        ratio = f"{number_text(row.figure.value / theirs)} x {DYNAMO}'s"
     return [
         row.aim.what,
         row.aim.bound,
@@ -102,20 +98,10 @@ def cells_of(row: Row) -> list[str]:
     ]
 
 
-def _same_measurement(row: Row) -> float:
-    """Dynamo's value where it was measured as ours was, or 0.0: of others there is no ratio."""
-    theirs = row.aim.peers.get(DYNAMO)
-    figure = row.peers[PEERS.index(DYNAMO)]
-    if theirs is None or figure is None or theirs.measurement != row.aim.figure.measurement:
-        return 0.0
-    return figure.value
-
-
 def _value_text(figure: Figure | None) -> str:
     if figure is None:
         return "-"
-    disturbed = "~" if figure.is_disturbed else ""
-    return f"{disturbed}{number_text(figure.value)} {figure.unit}{_spread(figure)}"
+    return f"{value_text(figure)} {figure.unit}{_spread(figure)}"
 
 
 def _short_text(figure: Figure | None) -> str:
@@ -141,7 +127,7 @@ def table_lines(report: BenchmarkReport) -> Iterator[str]:
     if not rows:
         return
     yield ""
-    yield "== aims: of the Rust kernel on two cores; medians, the least and the most of the runs"
+    yield "== aims: on two cores; medians, the least and the most of the runs"
     cells = [list(HEADS), *map(cells_of, rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for texts in cells:
@@ -156,10 +142,14 @@ def table_lines(report: BenchmarkReport) -> Iterator[str]:
 def markdown_lines(report: BenchmarkReport) -> Iterator[str]:
     """The same as docs/benchmarks.md has it."""
     machine = report.machine
-    packages = ", ".join(f"{name} {said}" for name, said in report.peers.items())
+    seconds = sum(result.seconds for result in report.results)
     yield (
-        f"{machine.date}, {machine.processors} x {machine.processor}, load average before the run"
-        f" {machine.load}, seed {machine.seed}; {packages or 'no peers'}."
+        f"{machine.date}, {machine.processors} x {machine.processor}, {machine.memory_gib:g} GiB,"
+        f" {machine.python}; load average before the run {machine.load}; it took"
+        f" {seconds / 60:.0f} minutes."
+    )
+    yield (
+        f"Peers: {', '.join(report.peers.values()) or 'none'}. Seed {machine.seed}."
         f"{' QUICK: rough figures.' if report.quick else ''}"
     )
     yield ""

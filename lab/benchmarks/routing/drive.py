@@ -130,7 +130,7 @@ class _Driving:
             telling.cancel()
             await asyncio.gather(telling, return_exceptions=True)
             for wire in (self._service, *self._engines.values()):
-                wire.close()
+                await wire.close()
         self._give_up()
         return Drive(self._sent[self._load.warmup :], self._decision_s, self._late_s)
 
@@ -214,7 +214,11 @@ def drive(world: World, load: Load, way: Way, events: Events | None = None) -> D
     Raises:
         RuntimeError: the service or an engine failed.
     """
-    driven = asyncio.run(_Driving(world, load, way, events or Events()).run())
+
+    async def driving() -> Drive:
+        return await _Driving(world, load, way, events or Events()).run()
+
+    driven = asyncio.run(driving())
     problems = [one.problem for one in driven.sent if one.problem]
     if problems:
         raise RuntimeError(

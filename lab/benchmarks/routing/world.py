@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, Self
 
 from lab.benchmarks.embedded.service import Service, until
-from lab.benchmarks.sizes import BLOCK_SIZE, KernelName
+from lab.benchmarks.sizes import BLOCK_SIZE
 from lab.engines.cache import CacheSizes
 from lab.engines.engine import EngineOptions, EngineReady
 from lab.engines.process import EngineProcess, stop_engines
@@ -28,7 +28,6 @@ class World:
 
     def __init__(
         self,
-        kernel: KernelName,
         costs: Sequence[Costs],
         *options: str,
         sizes: CacheSizes = SIZES,
@@ -36,14 +35,13 @@ class World:
         named: bool = False,
     ) -> None:
         """Args:
-        kernel: of the service.
         costs: of each engine.
         options: of the service's command line.
         sizes: of each engine's cache.
         alike: whether the service is told that all engines are of one class.
         named: whether it is told where their requests go.
         """
-        self.service = Service(kernel, *options)
+        self.service = Service(*options)
         self.engines: list[EngineReady] = []
         self.sizes = sizes
         self.costs = costs

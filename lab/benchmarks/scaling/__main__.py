@@ -1,14 +1,10 @@
 """The tables of docs/benchmarks.md: printed, or written between its markers."""
 
-from pathlib import Path
-from typing import Final
-
 import click
 
+from lab.benchmarks.report.markers import DOCUMENT
 from lab.benchmarks.scaling.document import SECTIONS, written
 from lab.benchmarks.scaling.model import Model
-
-DOCUMENT: Final = Path(__file__).parents[3] / "docs" / "benchmarks.md"
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,12 +1,12 @@
 """The tables of docs/benchmarks.md: Markdown, made of the model and of nothing else."""
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from msgspec import structs
 
 from lab.benchmarks.report.document import number_text
+from lab.benchmarks.report.markers import put_between
 from lab.benchmarks.scaling.model import Limit, Model, Workload, first_limit
 from schemas.limits import GIB, MIB, RECORD_WINDOW_MS
 
@@ -150,11 +150,7 @@ def written(text: str, model: Model) -> str:
     """
     for name, lines in SECTIONS.items():
         begin, end = f"<!-- scaling: {name} -->", f"<!-- scaling: end of {name} -->"
-        pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
-        table = "\n".join((begin, "", *lines(model), "", end))
-        text, count = pattern.subn(lambda _, table=table: table, text)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"Expected one pair of the markers of `{name}`, got: {count}")
+        text = put_between(text, name, begin, end, lines(model))
     return text
 
 

@@ -8,6 +8,7 @@ import msgspec
 from lab.whatif.outcome import RunOutcome
 from lab.whatif.sweep import Job
 from lab.whatif.workload import Workload
+from replay.traces.session_hits import Distribution
 from routing.costs import Costs
 
 VERSION: Final = 1
@@ -23,6 +24,8 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
         seconds: from the first request to the last.
         notes: what is wrong with it.
         cut: why only a part was read; "" where all was.
+        session_hits: of sessions that the trace names, which share of the blocks of each hits in
+            one cache for all requests that never evicts.
     """
 
     name: str
@@ -34,6 +37,7 @@ class TraceFacts(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     notes: list[str] = []
     cut: str = ""
+    session_hits: Distribution | None = None
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,6 +120,7 @@ def facts_of(workload: Workload, notes: Sequence[str], cut: str = "") -> TraceFa
         seconds=arrivals[-1] - arrivals[0] if arrivals else 0.0,
         notes=list(notes),
         cut=cut,
+        session_hits=workload.session_hits,
     )
 
 

@@ -10,6 +10,7 @@ from lab.whatif.report.conclusion import conclusion_of, explanations_of
 from lab.whatif.report.document import Document, groups_of
 from lab.whatif.report.plots import Picture
 from lab.whatif.report.table import LEGEND, OVERLOADED, rows_of, setup_line, trace_line
+from replay.traces.session_hits import session_line
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em;
@@ -40,6 +41,8 @@ def _lines(document: Document, pictures: Sequence[Picture]) -> Iterator[str]:
     remaining = iter(pictures)
     for trace in document.traces:
         yield f"<h2>{escape(trace.name)}</h2><p>{escape(trace_line(trace))}</p>"
+        if trace.session_hits is not None:
+            yield f"<p>{escape(session_line(trace.session_hits))}</p>"
         for note in trace.notes:
             yield f'<p class="note">{escape(note)}</p>'
         for group, runs in groups_of(document, trace.name).items():

@@ -17,6 +17,7 @@ from lab.whatif.report.conclusion import (
 from lab.whatif.report.document import Document, ReportedRun, TraceFacts, groups_of
 from lab.whatif.setup import RouterKnowledge, Setup
 from replay.traces.counts import counted
+from replay.traces.session_hits import session_line
 
 Cell = Callable[[ReportedRun], str]
 
@@ -115,6 +116,8 @@ def text_lines(document: Document) -> Iterator[str]:
         yield from conclusion_of(document, trace)
         yield ""
         yield trace_line(trace)
+        if trace.session_hits is not None:
+            yield session_line(trace.session_hits)
         for note in trace.notes:
             yield f"  note: {note}"
         for group, runs in groups_of(document, trace.name).items():

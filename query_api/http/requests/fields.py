@@ -120,37 +120,33 @@ def read_tokens(field: Field, wire: Wire) -> bytes:
     """
     if wire is Wire.MSGPACK and _is_binary(field.raw):
         return _read_binary(field, width=4)
-    _expect_array(field, wire)
-    _check_length(field, wire)
-    try:
-        tokens = _DECODERS[wire].tokens(field.raw)
-    except msgspec.ValidationError as error:
-        _refuse_array(field, wire, error)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
-    _check_count(field.name, len(tokens))
-    return tokens_to_bytes(tokens)
+    return tokens_to_bytes(_read_array(_DECODERS[wire].tokens, field, wire))
 
 
 def read_hashes(field: Field, wire: Wire) -> bytes:
     """Prefix hashes as (n,) u64 LE: 64-bit integers, of any sign; in msgpack also a `bin`."""
     if wire is Wire.MSGPACK and _is_binary(field.raw):
         return _read_binary(field, width=8)
-    _expect_array(field, wire)
-    _check_length(field, wire)
-    try:
-        hashes = _DECODERS[wire].hashes(field.raw)
-    except msgspec.ValidationError as error:
-        _refuse_array(field, wire, error)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
-    _check_count(field.name, len(hashes))
+    hashes = _read_array(_DECODERS[wire].hashes, field, wire)
     with suppress(OverflowError):
         return to_little_endian(array("Q", hashes))
     for index, value in enumerate(hashes):
         if not -(2**63) <= value < 2**64:
             _refuse_element(field, index, width=64)
     return to_little_endian(array("Q", [value & _U64_MASK for value in hashes]))
+
+
+def _read_array(decoder: Callable[[Raw], list[int]], field: Field, wire: Wire) -> list[int]:
+    _expect_array(field, wire)
+    _check_length(field, wire)
+    try:
+        values = decoder(field.raw)
+    except msgspec.ValidationError as error:
+        _refuse_array(field, wire, error)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise malformed(wire, error, bytes(field.raw), field=field.name) from error
+    _check_count(field.name, len(values))
+    return values
 
 
 def _is_binary(raw: Raw) -> bool:

@@ -33,9 +33,7 @@ def body_refusal(
 
     Args:
         form: the type that the body was to be decoded as.
-        error: the decoder's.
         body: as it came.
-        wire: its form.
     """
     text = str(error)
     place = _PLACE.search(text)

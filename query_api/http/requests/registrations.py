@@ -34,10 +34,12 @@ from schemas.limits import (
 from schemas.registration import (
     NO_EVENTS,
     HashProfile,
+    KvCacheGroups,
     KvOffloading,
     KvPartialReuse,
     Label,
     Labels,
+    LoraReload,
     PublisherKind,
     Registration,
     ReportMode,
@@ -70,11 +72,13 @@ OWN_FIELDS: Final = frozenset(
         "curve_server_key",
         "http_endpoint",
         "kv_bytes_per_token",
+        "kv_cache_groups",
         "kv_cache_report_mode",
         "kv_capacity_tokens",
         "kv_offloading",
         "kv_partial_reuse",
         "labels",
+        "lora_reload",
         "max_num_seqs",
         "memory_segment",
         "model",
@@ -91,6 +95,8 @@ _OF_EVENTS: Final = (
     "kv_cache_report_mode",
     "kv_offloading",
     "kv_partial_reuse",
+    "kv_cache_groups",
+    "lora_reload",
     "curve_server_key",
 )
 """Fields that say how events are published."""
@@ -133,7 +139,6 @@ def read_register_command(
         body: as it came.
         wire: what it is encoded in.
         kinds: of publishers that can be followed.
-        access: of the caller.
 
     Raises:
         RequestError: the first thing that is wrong.
@@ -182,27 +187,14 @@ def read_register_command(
         additional_salt=additional_salt,
         replay_endpoint=replay_endpoint,
         http_endpoint=http_endpoint,
-        kv_cache_report_mode=_one_of(
-            get_args(ReportMode),
-            _text(fields, "kv_cache_report_mode", wire),
-            field="kv_cache_report_mode",
-            detail="kv_cache_report_mode must be full or incremental",
-        ),
-        kv_offloading=_one_of(
-            get_args(KvOffloading),
-            _text(fields, "kv_offloading", wire),
-            field="kv_offloading",
-            detail="kv_offloading must be none, native or lmcache",
-        ),
-        kv_partial_reuse=_one_of(
-            get_args(KvPartialReuse),
-            _text(fields, "kv_partial_reuse", wire),
-            field="kv_partial_reuse",
-            detail="kv_partial_reuse must be none",
-        ),
+        kv_cache_report_mode=_word(fields, "kv_cache_report_mode", wire, get_args(ReportMode)),
+        kv_offloading=_word(fields, "kv_offloading", wire, get_args(KvOffloading)),
+        kv_partial_reuse=_word(fields, "kv_partial_reuse", wire, get_args(KvPartialReuse)),
+        kv_cache_groups=_word(fields, "kv_cache_groups", wire, get_args(KvCacheGroups)),
+        lora_reload=_word(fields, "lora_reload", wire, get_args(LoraReload)),
         hash_profile=hash_profile,
         memory_segment=_text(fields, "memory_segment", wire),
-        role=_read_role(fields, wire),
+        role=_word(fields, "role", wire, get_args(Role), default="combined"),
         labels=_read_labels(fields, wire),
         kv_bytes_per_token=_read_size(fields, "kv_bytes_per_token", wire, KV_TOKEN_BYTES_MAX),
         max_num_seqs=_read_size(fields, "max_num_seqs", wire, SEQUENCES_AT_ONCE_MAX),
@@ -302,11 +294,22 @@ def _kind(name: str, kinds: Collection[PublisherKind], wire: Wire) -> PublisherK
     return PublisherKind(name)
 
 
-def _one_of(choices: tuple[T, ...], name: str, *, field: str, detail: str) -> T:
-    """The choice of that name; RequestError with this detail where it is none."""
+def _word(
+    fields: FieldMap, field: str, wire: Wire, choices: tuple[T, ...], *, default: str = ""
+) -> T:
+    """The choice that a field names, or the default: the very object, which no record has then.
+
+    Raises:
+        RequestError: it names none of them.
+    """
+    name = _text(fields, field, wire) or default
     for choice in choices:
         if name == choice:
             return choice
+    *others, last = filter(None, map(str, choices))
+    detail = (
+        f"{field} must be {', '.join(others)} or {last}" if others else f"{field} must be {last}"
+    )
     raise RequestError("invalid_value", detail, field=field, more=f", got: {shown(name)}")
 
 
@@ -330,16 +333,6 @@ def _read_replace(fields: FieldMap) -> bool:
         message = "replace must be true or false"
         raise RequestError("invalid_type", message, field="replace", more=more)
     return raw == b"true"
-
-
-def _read_role(fields: FieldMap, wire: Wire) -> Role:
-    name = _text(fields, "role", wire) or "combined"
-    for role in get_args(Role):
-        if name == role:
-            found: Role = role  # the very object of the default, which no record has then
-            return found
-    message = "role must be combined, prefill or decode"
-    raise RequestError("invalid_value", message, field="role", more=f", got: {shown(name)}")
 
 
 def _read_labels(fields: FieldMap, wire: Wire) -> Labels:

@@ -37,7 +37,7 @@ class ReadContext(ContextRows):
     has_unread: bool = False
 
 
-class _Counted(NamedTuple):
+class _CountedOffsets(NamedTuple):
     """How far the rows of the partition counted before, and how far they count now."""
 
     before: Offset
@@ -93,7 +93,7 @@ class PartitionContexts:
             now: rows up to it count.
         """
         prefixes = dict(self._find_contexts(source))
-        counted = _Counted(before, now)
+        counted = _CountedOffsets(before, now)
         loaded_bytes = 0
         for contexts in by_stream(prefixes.keys() | generations.keys()).values():
             ready: list[ContextRow] = []
@@ -174,7 +174,7 @@ class PartitionContexts:
         generation: int,
         found: list[_FoundRow],
         publishers: Iterable[PublisherKey],
-        counted: _Counted,
+        counted: _CountedOffsets,
     ) -> list[ContextRow]:
         """The rows of a context that have to be loaded now, in order; the rest is kept or dropped.
 

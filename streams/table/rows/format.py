@@ -148,7 +148,7 @@ def place_of(context: ModelContext, key: bytes) -> RowPlace:
 
 def parse_context_prefix(prefix: bytes) -> ModelContext:
     """The inverse of `context_prefix`; raises RowCorruptError."""
-    return _parse(prefix, decode_row_context, rest_bytes=0)
+    return _parse(prefix, decode_row_context)
 
 
 def weight(body: bytes) -> int:
@@ -177,7 +177,7 @@ def parse_row_key(key: bytes) -> RowPlace:
 
 def parse_mark_key(key: bytes) -> ModelContext:
     """The inverse of `mark_key`; raises RowCorruptError."""
-    return _parse(key, decode_row_context, rest_bytes=0)
+    return _parse(key, decode_row_context)
 
 
 def parse_mark(key: bytes, body: bytes) -> int:
@@ -224,7 +224,7 @@ def is_ledger_key(key: bytes) -> bool:
 def parse_ledger_key(key: bytes) -> PublisherKey:
     """The inverse of `ledger_key`; raises RowCorruptError."""
     try:
-        return _parse(key[len(_LEDGER) - 1 :], decode_row_publisher, rest_bytes=0)
+        return _parse(key[len(_LEDGER) - 1 :], decode_row_publisher)
     except RowCorruptError as error:
         raise RowCorruptError(key=key, detail="its key names no publisher") from error
 
@@ -243,19 +243,18 @@ def parse_segment_key(key: bytes) -> SegmentKey | None:
     if not key.startswith(_SEGMENT):
         return None
     name = key[len(_SEGMENT) - 1 :]  # as if its prefix were of one byte
-    return _parse(name, lambda _, encoded: decode_row_segment(key, encoded), rest_bytes=0)
+    return _parse(name, lambda _, encoded: decode_row_segment(key, encoded))
 
 
 def parse_publisher_key(key: bytes) -> PublisherKey:
     """The inverse of `publisher_key`; raises RowCorruptError."""
-    return _parse(key, decode_row_publisher, rest_bytes=0)
+    return _parse(key, decode_row_publisher)
 
 
-def _parse(key: bytes, decode: Callable[[bytes, bytes], T], *, rest_bytes: int) -> T:
-    end = len(key) - rest_bytes
-    if end < 3 or _LENGTH.unpack_from(key, 1)[0] != end - 3:
+def _parse(key: bytes, decode: Callable[[bytes, bytes], T]) -> T:
+    if len(key) < 3 or _LENGTH.unpack_from(key, 1)[0] != len(key) - 3:
         raise RowCorruptError(key=key, detail="its key has another length than it says")
-    return decode(key, key[3:end])
+    return decode(key, key[3:])
 
 
 def encode_row(kind: RowKind, covers: int, body: bytes) -> bytes:

@@ -4,7 +4,9 @@ Rows of a topic come in its order, from its beginning, and it may have been comp
 point by then: superseded rows are gone, so is the order between rows of different keys. Therefore
 
 1. rows are only gathered, the last of each key, until the partition is caught up with where it
-   ended when reading began; then they are loaded, chunks and deltas of a context in order;
+   ended when reading began; then they are loaded, chunks and deltas of a context in order. Those
+   behind the last `covered` row are kept apart: what was read may end in the middle of a flush,
+   whose rows stand for others that still count;
 2. from there on rows wait until the `covered` row of their partition, the commit mark of a flush,
    reaches the offset that they cover: whatever a dead worker left of a flush is replaced by its
    successor before;
@@ -32,7 +34,7 @@ from schemas.codec import decode_row_body
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, Offset, PrefixScope, PublisherKey
 from schemas.memory_segments import SegmentKey, SegmentState
-from schemas.positions import Heartbeat, Position, PublisherState
+from schemas.positions import Heartbeat, PublisherState
 from schemas.registration import LiveRegistration
 from streams.kernel.interface import Kernel
 from streams.table.fold import ALL_PROVEN, NO_OFFSET, UnprovenState
@@ -52,13 +54,19 @@ RESETS: Final = "resets"
 
 
 class _Partition:
-    """The state of one partition; `gathered` are rows that do not count yet."""
+    """The state of one partition.
+
+    Attributes:
+        counted: rows up to the last `covered` row, which are loaded once it has caught up.
+        gathered: rows that do not count yet.
+    """
 
     def __init__(self, contexts: PartitionContexts) -> None:
         self.caught_up = False
         self.covered = NO_OFFSET
         self.table = b""
         self.unproven = ALL_PROVEN
+        self.counted = GatheredRows()
         self.gathered = GatheredRows()
         self.contexts = contexts
         self.publishers: dict[PublisherKey, None] = {}  # a set in the order of its rows
@@ -127,10 +135,6 @@ class RowReader:
         part = self._partitions.get(partition)
         return NO_OFFSET if part is None or not part.caught_up else part.covered
 
-    def positions(self) -> list[Position]:
-        """Where each partition stands, sorted."""
-        return [Position(number, self.covered(number)) for number in sorted(self._partitions)]
-
     def contexts(self, partition: int) -> PartitionContexts:
         """Where the contexts of a partition stand."""
         return self._partition(partition).contexts
@@ -150,10 +154,6 @@ class RowReader:
         for part in list(self._partitions.values()):
             found |= dict(part.segments)
         return found
-
-    def is_degraded(self, scope: PrefixScope) -> bool:
-        """Whether a publisher of the scope has lost batches, or something of it `is_damaged`."""
-        return self.states.is_degraded(scope) or self.is_damaged(scope)
 
     def is_damaged(self, scope: PrefixScope) -> bool:
         """Whether a row of the scope was skipped, or a partition has no `covered` row that can be
@@ -190,18 +190,18 @@ class RowReader:
     def put(self, partition: int, key: bytes, value: bytes | None) -> None:
         """The next row of the partition's topic; None for a tombstone.
 
-        Cost O(1), but for a `covered` row once caught up: O(changes of its flush).
+        Cost O(1), but for a `covered` row: O(changes of its flush).
         """
         part = self._partition(partition)
+        part.gathered.put(key, value)
+        if key != rows.COVERED_KEY:
+            return
         if part.caught_up:
-            part.gathered.put(key, value)
-            if key == rows.COVERED_KEY:
-                for _ in self._commit(partition, part, part.gathered):
-                    pass
-        elif value is None:
-            part.gathered.remove(key)
+            for _ in self._commit(partition, part, part.gathered):
+                pass
         else:
-            part.gathered.put(key, value)
+            part.counted.replace(part.gathered)
+            part.gathered = GatheredRows()
 
     def caught_up(self, partition: int) -> None:
         """The reader has put every row that the partition had when reading began: they are loaded.
@@ -219,8 +219,10 @@ class RowReader:
         """
         part = self._partition(partition)
         if not part.caught_up:
-            yield from self._commit(partition, part, part.gathered)
+            yield from self._commit(partition, part, part.counted)
             part.caught_up = True
+            part.counted.add(part.gathered)
+            part.counted, part.gathered = GatheredRows(), part.counted
 
     def load(self, source: RowSource) -> None:
         """Loads what a store has, as partition 0. Cost O(rows); holds those of one stream at a
@@ -372,7 +374,7 @@ class RowReader:
             return
         handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
         self.kernel.register(handle, registration.lora_name, routable, registration.is_shard)
-        self.states.register(publisher, True)
+        self.states.register(publisher, True, registration)
         if self.registrations[publisher].registration.is_self_registered:
             self.states.list(publisher, True)
 

@@ -72,6 +72,24 @@ class GatheredRows:
             if not gathered:
                 del self._contexts[prefix]
 
+    def replace(self, later: "GatheredRows") -> None:
+        """Rows have come after these, none of which was applied yet."""
+        for key, value in later.items():
+            if value is None:
+                self.remove(key)
+            else:
+                self.put(key, value)
+
+    def add(self, later: "GatheredRows") -> None:
+        """Rows have come after these."""
+        for key, value in later.items():
+            self.put(key, value)
+
+    def items(self) -> Iterator[KeyedRow]:
+        """All of them."""
+        for gathered in (self._plain, *self._contexts.values()):
+            yield from gathered.items()
+
     def covered(self) -> bytes | None:
         """See `RowSource`."""
         return self._plain.pop(rows.COVERED_KEY, None)

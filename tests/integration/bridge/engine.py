@@ -14,7 +14,7 @@ from tests.processes import until
 class Engine:
     """One publisher with a cache behind it, and all that it ever sent."""
 
-    def __init__(self, instance_id: str, *, replay: bool = True, dp_rank: int = 0) -> None:
+    def __init__(self, instance_id: str, *, replay: bool = True) -> None:
         self._random = random.Random(instance_id)
         self._published = 0
         self._cache = EngineCache(

@@ -50,10 +50,6 @@ class BridgeProcess:
         until(has_port, what="the metrics port")
         self._base_url = found[-1]
 
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
     def kill(self) -> None:
         if self.process is not None:
             self.process.kill()
@@ -98,15 +94,11 @@ def until_live(bridge: BridgeProcess, *engines: Engine) -> None:
     until(lambda: all(one.publisher.subscribers for one in engines), what="subscribers")
 
 
-def shares(*bridges: BridgeProcess) -> list[set[str]]:
-    return [set(bridge.states()) for bridge in bridges]
-
-
 def until_shared(first: BridgeProcess, second: BridgeProcess, *engines: Engine) -> None:
     names = {one.registration.instance_id for one in engines}
 
     def holds() -> bool:
-        one, two = shares(first, second)
+        one, two = set(first.states()), set(second.states())
         return bool(one and two) and one | two == names and not one & two
 
     until(holds, what=f"the bridges share the publishers:\n{first.log()}\n{second.log()}")

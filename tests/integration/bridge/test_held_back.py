@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from aiokafka import AIOKafkaConsumer, TopicPartition  # type: ignore[import-untyped]
-from msgspec.structs import replace
 
 from bridge.bounds import LAG_SILENT_S
 from bridge.delivery.partition_lag import LAG_BYTES_FIRST
 from brokers.broker_settings import KafkaSettings
 from schemas.limits import TURN_BYTES_MAX
 from schemas.records import encode_record
+from schemas.setting import changed
 from tests.integration.bridge.engine import Engine, Engines
 from tests.integration.bridge.process import BridgeProcess, Bridges, until_live
 from tests.integration.bridge.topics import Deployment, assert_exact
@@ -76,7 +76,7 @@ def until_waiting(bridge: BridgeProcess, engine: Engine) -> None:
 def test_a_flood_waits_for_the_workers_and_its_neighbour_does_not(
     kafka_settings: KafkaSettings, engines: Engines, bridges: Bridges
 ) -> None:
-    kafka = replace(kafka_settings, events_partitions=1)
+    kafka = changed(kafka_settings, events_partitions=1)
     deployment = Deployment(kafka)
     flood, quiet = engines("flood"), engines("quiet")
     bridge = bridges(kafka)
@@ -101,18 +101,3 @@ def test_a_flood_waits_for_the_workers_and_its_neighbour_does_not(
     assert_exact(deployment, flood, quiet)
     assert logged_bytes(deployment, flood) > 2 * written, "the flood was one"
     assert bridge.metric("reprise_bridge_dropped_total") == 0
-
-
-def test_without_workers_nothing_waits_for_longer_than_it_takes_to_know_that(
-    kafka_settings: KafkaSettings, engines: Engines, bridges: Bridges
-) -> None:
-    kafka = replace(kafka_settings, events_partitions=1)
-    deployment = Deployment(kafka)
-    flood = engines("flood")
-    bridge = bridges(kafka)
-    deployment.register(flood.registration)
-    until_live(bridge, flood)
-    flood.publish(BATCHES)
-    deployment.until_logged(flood)
-    assert_exact(deployment, flood)
-    assert bridge.stop() == 0

@@ -57,28 +57,18 @@ class Deployment:
         self.kafka = kafka
         asyncio.run(ensure_topics(kafka))
 
-    def write_registry(self, *entries: tuple[bytes, bytes | None]) -> None:
-        asyncio.run(self._write(self.kafka.topics.registry.name, entries))
-
     def register(self, *registrations: Registration) -> None:
-        self.write_registry(
-            *((encode_publisher(one.publisher), encode_registration(one)) for one in registrations)
-        )
+        asyncio.run(self._write(registrations))
 
-    def unregister(self, *registrations: Registration) -> None:
-        self.write_registry(*((encode_publisher(one.publisher), None) for one in registrations))
-
-    async def _write(self, topic: str, entries: Sequence[tuple[bytes, bytes | None]]) -> None:
+    async def _write(self, registrations: Sequence[Registration]) -> None:
         producer = AIOKafkaProducer(bootstrap_servers=self.kafka.servers, acks="all")
         await producer.start()
         try:
-            for key, value in entries:
-                await producer.send_and_wait(topic, value, key=key)
+            for one in registrations:
+                key, value = encode_publisher(one.publisher), encode_registration(one)
+                await producer.send_and_wait(self.kafka.topics.registry.name, value, key=key)
         finally:
             await producer.stop()
-
-    def write_events(self, *entries: tuple[bytes, bytes | None]) -> None:
-        asyncio.run(self._write(self.kafka.topics.events.name, entries))
 
     def log(self) -> list[Logged]:
         return asyncio.run(_read_all(self.kafka))

@@ -136,7 +136,7 @@ def test_who_is_followed_no_more_is_given_up(pump: Pump) -> None:
     assert first is not None
     beats.written(0, first)
     pump.follow("w-2")
-    pump.followed[TWO.publisher].said = PublisherStatement(
+    pump.followed[TWO.publisher].last_statement = PublisherStatement(
         PublisherDoubt(Doubt.LINK_DOWN, 7.0), None, None
     )
     beats.partitions()

@@ -58,16 +58,19 @@ def test_a_gap_of_a_publisher_that_cannot_replay_is_told_at_once() -> None:
     assert bench.engine.asked == []
 
 
-def test_what_the_inbox_had_no_room_for_is_a_gap_though_nothing_comes_after_it() -> None:
+@pytest.mark.parametrize("incarnation", [1, 3])
+def test_what_the_inbox_had_no_room_for_is_a_gap_though_nothing_comes_after_it(
+    incarnation: int,
+) -> None:
     async def scene(bench: Bench) -> None:
-        await bench.begin(PLAIN)
+        await bench.begin(PLAIN, Anchor(Cursor(incarnation, -1), BORN - 1))
         bench.pump.inbox._messages_max = 4
         await bench.receive(live(0), live(1), live(2), live(3))
         await bench.receive(live(4))
 
     assert play(scene).sink.told() == [
         *numbers(0, 1),
-        ("inbox_full", 1, 2, 3),
+        ("inbox_full", incarnation, 2, 3),
         *numbers(4, 4),
     ]
 

@@ -53,7 +53,7 @@ def test_what_comes_of_it_waits_until_it_may_go_on_and_others_do_meanwhile() -> 
         assert bench.sink.told(TWO) == numbers(0, 1)
         assert bench.pump.inbox.waiting_since(ONE) is not None
         bench.sink.full = set()
-        bench.pump.appender.let_go_on([ONE, TWO])
+        bench.pump.appender.resume_held_back([ONE, TWO])
         await bench.settle()
         assert Wait.WORKERS not in bench.pump.followed[ONE].waits_for
 
@@ -154,7 +154,7 @@ def test_who_is_forgotten_is_held_back_no_longer() -> None:
         forgotten = bench.pump.followed[ONE]
         await bench.pump.follower.unfollow(forgotten)
         assert Wait.WORKERS not in forgotten.waits_for
-        bench.pump.appender.let_go_on([ONE])
+        bench.pump.appender.resume_held_back([ONE])
 
     assert not play(scene).pump.faults
 
@@ -167,7 +167,7 @@ def test_what_is_replayed_waits_too() -> None:
         await bench.receive(live(4, TWO))
         assert bench.sink.told(TWO) == numbers(0, 0)
         bench.sink.full = set()
-        bench.pump.appender.let_go_on([TWO])
+        bench.pump.appender.resume_held_back([TWO])
         await until(lambda: bench.sink.told(TWO) == numbers(0, 4))
 
     play(scene)
@@ -184,7 +184,7 @@ def test_a_large_message_that_is_held_back_lets_those_of_others_pass() -> None:
         await until(lambda: bench.sink.told(TWO) == [*events_of(0), *numbers(1, 1)])
         assert bench.sink.told(ONE) == []
         bench.sink.full = set()
-        bench.pump.appender.let_go_on([ONE])
+        bench.pump.appender.resume_held_back([ONE])
         await until(lambda: len(bench.sink.told(ONE)) == 2 * EVENTS + 1)
 
     bench = play(scene)
@@ -230,7 +230,7 @@ def test_the_window_ends_where_somebody_has_waited_for_longer(held: list[Publish
         pump.inbox.put([live(1)])
         began = time.monotonic()
         bench.sink.full = set()
-        pump.appender.let_go_on(held)
+        pump.appender.resume_held_back(held)
         await until(lambda: bench.sink.told() == numbers(0, 1))
         took_s = time.monotonic() - began
         assert bench.running is not None

@@ -322,6 +322,21 @@ def test_an_engine_that_sleeps_is_doubted_until_it_is_awake_and_something_has_co
     play(scene)
 
 
+def test_an_engine_that_serves_the_model_no_more_is_doubted() -> None:
+    async def scene(bench: Bench) -> None:
+        await live_in(bench, HTTP, FIRST)
+        followed, name = bench.pump.followed[ONE], ONE.stream.model_name
+        doubts = []
+        for models in (("other",), (), (name, "lora"), ("other",), (), ("lora", name)):
+            followed.facts = EngineFacts(models=models)
+            await look(bench)
+            doubts.append(doubt(bench))
+        changed = Doubt.MODEL_CHANGED
+        assert doubts == [None, None, None, changed, changed, None], "first a name of the router's"
+
+    play(scene)
+
+
 def test_what_came_before_an_engine_was_seen_asleep_says_nothing_of_its_waking() -> None:
     async def scene(bench: Bench) -> None:
         await live_in(bench, HTTP, FIRST)
@@ -358,7 +373,7 @@ def test_a_silent_engine_is_confirmed_for_as_long_as_it_is_there(
         bench.http.there = True
         await look(bench, 4)
         assert doubt(bench) is None
-        assert bench.pump.followed[ONE].acting.activity is Activity.SILENT
+        assert bench.pump.followed[ONE].activity.kind is Activity.SILENT
 
     play(scene)
 
@@ -394,7 +409,7 @@ def test_one_whose_replay_socket_is_silent_is_probed_and_told_from_one_that_is_g
         assert engine is not None
         for _ in range(PROBE_FAILURES_MAX):
             engine.probed(0.0, is_there=False)
-        followed.rests_until = 0.0
+        followed.wake()
         await look(bench)
         assert doubt(bench, TWO) is Doubt.ENGINE_AWAY
 

@@ -168,7 +168,7 @@ def test_a_publisher_that_is_held_between_parts_has_all_of_them_written() -> Non
         assert bench.sink.told() == events_of(0)
         bench.sink.step_on()
         await bench.receive(live(1))
-        bench.pump.follower.go_on(bench.pump.followed[ONE])
+        bench.pump.follower.release(bench.pump.followed[ONE])
         await bench.settle()
 
     assert play(scene).sink.told() == [*events_of(0), *numbers(1, 1)]

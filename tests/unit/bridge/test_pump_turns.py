@@ -14,9 +14,10 @@ from bridge.publisher.sequencer import Intake
 from bridge.publisher.stream import BatchStream
 from bridge.pump import Pump
 from bridge.sockets import inbox as inbox_module
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from schemas.clock import REAL_CLOCK
 from schemas.registration import Registration
+from streams.kernel import message_run
 from tests.unit.bridge.messages import frames_of
 from tests.unit.bridge.pump_bench import (
     BORN,
@@ -62,7 +63,7 @@ def test_a_turn_that_fails_leaves_nothing_that_waits_for_the_next_arrival(
         take = bench.pump.inbox.take
         failures = iter([True])
 
-        def failing(*arguments: Any, **options: Any) -> list[RawMessage]:
+        def failing(*arguments: Any, **options: Any) -> list[Received]:
             if next(failures, False):
                 raise RuntimeError("for a test")
             return take(*arguments, **options)
@@ -146,6 +147,35 @@ def test_what_a_turn_has_no_time_for_keeps_its_place_before_a_large_message(
     assert bench.pump.faults == 0
 
 
+def in_a_run(*messages: RawMessage) -> RawRun:
+    assert message_run is not None
+    return RawRun(ONE, message_run([one.frames for one in messages]), 0.0)
+
+
+@pytest.mark.skipif(message_run is None, reason="the Rust kernel is not built")
+@pytest.mark.usefixtures("slowly")
+def test_a_run_keeps_its_place_around_a_large_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a turn has no time for of the run before it, and all of the one behind it."""
+    monkeypatch.setattr(bulk_module, "BULK_BYTES", 500)
+    monkeypatch.setattr(inbox_module, "BULK_BYTES", 500)
+    many = [["BlockRemoved", [6]]] * 60
+    large = RawMessage(ONE, frames_of([BORN + 6, many, 0], 6), 0.0)
+
+    async def scene(bench: Bench) -> None:
+        await bench.begin(PLAIN)
+        before, after = in_a_run(*map(live, range(6))), in_a_run(*map(live, range(7, 20)))
+        bench.pump.inbox.put([before, large, after])
+        for _ in range(10**6):  # another thread decodes
+            if len(bench.sink.told()) == 79:
+                break
+            await asyncio.sleep(0)
+        assert bench.pump.counters()[ONE].messages == 20
+
+    bench = play(scene)
+    assert bench.sink.told() == [*numbers(0, 5), *60 * numbers(6, 6), *numbers(7, 19)]
+    assert bench.pump.faults == 0
+
+
 @pytest.fixture
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """What waited follows a batch at a time."""
@@ -186,7 +216,7 @@ def test_what_comes_while_what_waited_follows_waits_in_the_inbox() -> None:
         await bench.begin(PLAIN)
         bench.pump.follower.hold(bench.pump.followed[ONE])
         await bench.receive(*(live(number) for number in range(20)))
-        bench.pump.follower.go_on(bench.pump.followed[ONE])
+        bench.pump.follower.release(bench.pump.followed[ONE])
         waited = bench.pump.followed[ONE].sequencer.waiting
         for number in range(20, 25):
             bench.pump.inbox.put([live(number)])
@@ -210,7 +240,7 @@ def test_a_gap_among_what_waited_is_asked_for_though_it_is_met_later() -> None:
         bench.pump.follower.hold(bench.pump.followed[TWO])
         await bench.receive(*(live(number, TWO) for number in (0, 1, 2, 5, 6)))
         bench.engine.has = {number: live(number, TWO) for number in range(9)}
-        bench.pump.follower.go_on(bench.pump.followed[TWO])
+        bench.pump.follower.release(bench.pump.followed[TWO])
         await bench.settle()
 
     bench = play(scene)
@@ -227,7 +257,7 @@ def test_what_follows_in_parts_can_be_cut_short(how: str, of: Registration) -> N
         await bench.begin(of)
         bench.pump.follower.hold(bench.pump.followed[publisher])
         await bench.receive(*(live(number, publisher) for number in range(20)))
-        bench.pump.follower.go_on(bench.pump.followed[publisher])
+        bench.pump.follower.release(bench.pump.followed[publisher])
         for _ in range(5):
             await asyncio.sleep(0)
         assert bench.pump.followed[publisher].sequencer.is_resuming
@@ -237,7 +267,7 @@ def test_what_follows_in_parts_can_be_cut_short(how: str, of: Registration) -> N
             written = len(bench.sink.records)
             await bench.settle()
             assert len(bench.sink.records) == written
-            bench.pump.follower.go_on(bench.pump.followed[publisher])
+            bench.pump.follower.release(bench.pump.followed[publisher])
         elif how == "forgotten":
             await bench.pump.follower.unfollow(bench.pump.followed[publisher])
         else:

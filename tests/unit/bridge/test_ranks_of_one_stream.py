@@ -74,7 +74,7 @@ class Bench:
 
     def add(self, rank: int) -> None:
         one = registration(kind=self.kind, dp_rank=rank)
-        one = msgspec.structs.replace(one, kv_partial_reuse="none")
+        one = msgspec.structs.replace(one, kv_partial_reuse="none", kv_cache_groups="one")
         self.sequencer.add(one)
         self.publishers.append(one.publisher)
         self._numbers[rank] = 0

@@ -5,9 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bridge.service import Bridge, BridgeSettings
+from bridge.bridge_settings import BridgeSettings
+from bridge.engine_http.load_settings import LoadSettings
+from bridge.memory.watch import MemorySettings
+from bridge.service import Bridge
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
+from schemas.conditions import Part
 from schemas.errors import ConfigurationError
 from schemas.routing_records import LoadSample
 
@@ -15,8 +19,7 @@ KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
 
 
 def settings(data: Path, scrape_load_s: float) -> BridgeSettings:
-    options = client_options(KAFKA)
-    return BridgeSettings(kafka=KAFKA, options=options, data=data, scrape_load_s=scrape_load_s)
+    return BridgeSettings(kafka=KAFKA, data=data, load=LoadSettings(scrape_s=scrape_load_s))
 
 
 @pytest.mark.parametrize("period", [0.0, 5.0])
@@ -26,7 +29,7 @@ def test_samples_of_load_go_to_whom_it_is_told_if_engines_are_asked(
     taken: list[LoadSample] = []
 
     async def run() -> None:
-        bridge = Bridge(settings(tmp_path, period), on_load=taken.extend)
+        bridge = Bridge(settings(tmp_path, period), client_options(KAFKA), on_load=taken.extend)
         try:
             if period:
                 assert bridge.load is not None
@@ -43,3 +46,23 @@ def test_samples_of_load_go_to_whom_it_is_told_if_engines_are_asked(
 def test_a_period_that_cannot_be_kept_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="Expected a period of load"):
         settings(tmp_path, -1.0)
+
+
+def test_a_directory_of_segments_that_is_not_there_is_a_condition_of_the_bridge(
+    tmp_path: Path,
+) -> None:
+    memory = MemorySettings(directory=tmp_path / "none", host="h")
+
+    async def run() -> None:
+        own = BridgeSettings(kafka=KAFKA, data=tmp_path, memory=memory)
+        bridge = Bridge(own, client_options(KAFKA))
+        try:
+            assert bridge.memory is not None
+            bridge.memory.look()
+            bridge.memory.take()
+            assert bridge.conditions.has(Part.MEMORY)
+        finally:
+            await bridge.pump.close()
+            bridge.spool.close()
+
+    asyncio.run(run())

@@ -4,7 +4,7 @@ import pytest
 
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
-from reprise.roles.serve import ServeSettings
+from reprise.roles.role_settings import ServeSettings
 from schemas.codec import decode_publisher
 from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey, StreamKey

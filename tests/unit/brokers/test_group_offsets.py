@@ -9,7 +9,7 @@ import pytest
 from brokers.client_types import Partition
 from brokers.clients import Clients
 from brokers.errors import KafkaError
-from brokers.group_offsets import GroupOffsets
+from brokers.group_offsets import GroupOffset, GroupOffsets
 
 
 class FakeAdmin:
@@ -18,6 +18,7 @@ class FakeAdmin:
         self.asked: list[tuple[str, int, list[Partition]]] = []
         self.failure: Exception | None = None
         self.committed: dict[int, int] = {}
+        self.said: dict[int, str | None] = {}
 
     async def start(self) -> None:
         self.started += 1
@@ -38,7 +39,10 @@ class FakeAdmin:
         if self.failure is not None:
             raise self.failure
         return {
-            one: SimpleNamespace(offset=self.committed.get(one.partition, -1)) for one in partitions
+            one: SimpleNamespace(
+                offset=self.committed.get(one.partition, -1), metadata=self.said.get(one.partition)
+            )
+            for one in partitions
         }
 
 
@@ -51,9 +55,10 @@ def test_it_asks_the_coordinator_for_the_partitions_and_keeps_its_connection() -
     async def run() -> None:
         admin = FakeAdmin()
         offsets = offsets_of(admin)
-        admin.committed = {0: 5, 2: 0}
-        assert await offsets.fetch([0, 1, 2]) == {0: 5, 2: 0}, "one has none"
-        assert await offsets.fetch([0]) == {0: 5}
+        admin.committed, admin.said = {0: 5, 2: 0}, {0: "said"}
+        found = await offsets.fetch([0, 1, 2])
+        assert found == {0: GroupOffset(5, "said"), 2: GroupOffset(0)}, "one has none"
+        assert await offsets.fetch([0]) == {0: GroupOffset(5, "said")}
         assert (admin.started, admin.coordinators, admin.closed) == (1, 1, 0)
         assert admin.asked[0] == ("p.streams", 7, [Partition("p.events", n) for n in range(3)])
         await offsets.close()

@@ -1,40 +1,41 @@
 """One file of settings: what may be in it, and what wins over it."""
 
+from enum import StrEnum
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from console.settings import RoleCommand, Setting, read_settings
+from console.settings import RoleCommand, part_settings, read_settings, role_settings
 from schemas.errors import ConfigurationError
+from schemas.setting import part, setting
+
+
+@part
+class LinkSettings:
+    wait_s: float = setting("link.wait_s", "Wait.", flag="--wait", bounds=(0, None), default=2.0)
+    strict: bool = setting("link.strict", "Be so.", flag="--strict", default=False)
+    allow: tuple[str, ...] = setting("link.allow", "Whom.", flag="--allow", default=())
+
+
+@part
+class RoleSettings:
+    port: int = setting(
+        "port", "Where.", is_usual=True, variable="R_PORT", bounds=(0, 9), default=1
+    )
+    link: LinkSettings = LinkSettings()
+    secret: str = setting(
+        "secret", "Hush.", is_usual=True, variable="R_SECRET", is_secret=True, default=""
+    )
 
 
 @click.command(cls=RoleCommand)
-@click.option(
-    "--port", cls=Setting, key="port", envvar="R_PORT", type=click.IntRange(0, 9), default=1
-)
-@click.option(
-    "--wait",
-    cls=Setting,
-    key="link.wait_s",
-    is_seldom_set=True,
-    type=click.FloatRange(0),
-    default=2.0,
-)
-@click.option("--strict", cls=Setting, key="link.strict", is_seldom_set=True, is_flag=True)
-@click.option("--allow", cls=Setting, key="link.allow", is_seldom_set=True, multiple=True)
-@click.option("--secret", cls=Setting, key="secret", is_secret=True, envvar="R_SECRET", default="")
+@role_settings(RoleSettings)
 @click.pass_context
-def role(
-    context: click.Context,
-    port: int,
-    wait: float,
-    strict: bool,
-    allow: tuple[str, ...],
-    secret: str,
-) -> None:
-    click.echo(f"{port} {wait} {strict} {allow}")
+def role(context: click.Context, settings: RoleSettings) -> None:
+    link = settings.link
+    click.echo(f"{settings.port} {link.wait_s} {link.strict} {link.allow}")
     command = context.command
     assert isinstance(command, RoleCommand)
     for key, (value, source) in command.found(context).items():
@@ -112,7 +113,7 @@ def test_what_is_set_seldom_is_given_by_its_key() -> None:
         ),
         ("port", "expected KEY=VALUE, got: port"),
         ("link.wait_s=-1", "Invalid value for --set link.wait_s: -1.0 is not in the range"),
-        ("link.wait_s=x", "Invalid value for --set link.wait_s: 'x' is not a valid float"),
+        ("link.wait_s=x", "Invalid value for --set link.wait_s: 'x' is not a valid amount"),
     ],
 )
 def test_a_key_or_a_value_that_is_none_is_refused(given: str, said: str) -> None:
@@ -154,3 +155,134 @@ def test_reading_says_what_is_wrong_with_bytes(here: Path) -> None:
     (here / "r.toml").write_bytes(b"\xff")
     with pytest.raises(ConfigurationError, match="cannot be read"):
         read_settings(here / "r.toml", role.settings())
+
+
+# What is made of it
+
+
+class Speed(StrEnum):
+    SLOW = "very slow"
+    FAST = "very fast"
+
+
+@part
+class DoorSettings:
+    key: Path = setting("door.key", "Which.", path="file")
+    lock: str = setting("door.lock", "Of it.")
+    guests: tuple[str, ...] = setting("door.guests", "Who.", needs_part=True, default=())
+    rooms: str = setting("door.rooms", "Behind it.", default="all")
+
+    def __post_init__(self) -> None:
+        if self.rooms == "none":
+            raise ConfigurationError("Expected rooms, got none")
+
+
+@part
+class BaseSettings:
+    base: int = setting("base", "Below.", bounds=(0, None), default=1)
+
+
+@part
+class HouseSettings(BaseSettings):
+    size_bytes: int = setting(
+        "house.size_kib", "Of it.", unit=1024, given=float, bounds=(0.5, 8), default=2048
+    )
+    speed: Speed = setting("house.speed", "Of it.", default=Speed.SLOW)
+    number: int = setting("house.number", "Of it.", given=str, read=int, default=7)
+    door: DoorSettings | None = None
+
+    def __post_init__(self) -> None:
+        if self.base > 100:
+            raise ConfigurationError("Expected a house, got a tower")
+
+
+@click.command(cls=RoleCommand)
+@role_settings(HouseSettings)
+def house(settings: HouseSettings) -> None:
+    click.echo(repr(settings))
+
+
+@click.command()
+@part_settings(DoorSettings, "door", required=False, without=("door.rooms",))
+def at_the_door(door: DoorSettings | None) -> None:
+    click.echo(repr(door))
+
+
+def built(*given: str) -> tuple[int, str, BaseException | None]:
+    arguments = [text for one in given for text in ("--set", one)]
+    done = CliRunner().invoke(house, arguments)
+    return done.exit_code, " ".join(done.output.split()), done.exception
+
+
+def test_a_field_has_the_type_and_the_default_and_the_key_its_own_unit() -> None:
+    plain = HouseSettings()
+    assert built()[1] == repr(plain)
+    made = HouseSettings(base=3, size_bytes=1536, speed=Speed.FAST, number=9)
+    given = ("base=3", "house.size_kib=1.5", "house.speed=fast", "house.number=9")
+    assert built(*given)[1] == repr(made)
+    found = {one.key: one for one in house.settings()}
+    assert (found["house.size_kib"].default, found["house.size_kib"].kind) == (2.0, float)
+    assert found["house.speed"].default == "slow"
+
+
+def test_a_role_s_own_settings_come_before_those_of_its_base() -> None:
+    keys = [one.key for one in house.settings()]
+    assert keys[0] == "house.size_kib"
+    assert keys[-1] == "base"
+
+
+def test_a_part_is_off_until_it_is_given_what_it_cannot_do_without() -> None:
+    assert "door=None" in built()[1]
+    assert "door=None" in built("door.rooms=two")[1], "the rest of it alone means nothing"
+    door = DoorSettings(key=Path("k"), lock="l", guests=("a", "b"))
+    assert repr(door) in built("door.key=k", "door.lock=l", "door.guests=a,b")[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("door.key=k",), "Expected --door-key and --door-lock together, got one of them"),
+        (("door.lock=l",), "Expected --door-key and --door-lock together, got one of them"),
+        (
+            ("door.guests=a",),
+            "Expected --door-key and --door-lock beside --door-guests, got it alone",
+        ),
+        (("door.key=k", "door.lock=l", "door.rooms=none"), "Expected rooms, got none"),
+        (("house.number=x",), "Invalid value for --set house.number: invalid literal for int()"),
+    ],
+)
+def test_what_a_part_cannot_use_is_told_with_the_usage(given: tuple[str, ...], said: str) -> None:
+    code, output, _ = built(*given)
+    assert code == 2
+    assert said in output
+    assert output.startswith("Usage: ")
+
+
+def test_what_a_role_cannot_use_ends_its_command() -> None:
+    code, output, error = built("base=101")
+    assert (code, output) == (1, "")
+    assert str(error) == "Expected a house, got a tower"
+
+
+def test_a_command_takes_one_part_by_flags_or_does_without() -> None:
+    def run(*arguments: str) -> str:
+        return CliRunner().invoke(at_the_door, arguments).output.strip()
+
+    assert run() == "None"
+    assert run("--door-key", "k", "--door-lock", "l") == repr(DoorSettings(key=Path("k"), lock="l"))
+    assert "No such option: --door-rooms" in run("--door-rooms", "x")
+    help_text = run("--help")
+    assert "REPRISE_DOOR_KEY" in help_text
+
+
+def test_what_a_role_cannot_do_without_is_required() -> None:
+    @part
+    class NeedySettings:
+        door: DoorSettings
+
+    @click.command(cls=RoleCommand)
+    @role_settings(NeedySettings)
+    def needy(settings: NeedySettings) -> None:
+        click.echo(repr(settings))
+
+    assert "Missing option --set door.key" in CliRunner().invoke(needy, []).output

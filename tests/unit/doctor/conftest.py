@@ -16,7 +16,7 @@ from schemas.routing_records import CandidateRecord, DecidedScope, OutcomeEvent,
 from tests.fakes import FakeTable, registration
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.observed.records import RUN, a_decision, an_outcome
-from tokens.engine_questions import Unanswered
+from tokens.engine_questions import UnansweredModel
 
 NOW = 10_000.0
 """When all is asked, Unix seconds."""
@@ -89,7 +89,7 @@ class Clinic:
         *,
         sees_all: bool = True,
         unsaid: Mapping[str, int] = NOTHING_UNSAID,
-        unanswered: Sequence[Unanswered] = (),
+        unanswered: Sequence[UnansweredModel] = (),
     ) -> DoctorDocument:
         examined = examine(
             self.table, self.service.router, NOW, admits, self.unknown, unsaid, unanswered

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from doctor.document import Finding
+from schemas.answer_states import Doubt
 from schemas.engine_facts import EngineFacts
 from schemas.positions import Confirmation, PublisherState
 from schemas.registration import Registration
@@ -53,6 +54,8 @@ def test_a_model_by_another_name_is_found_unless_routers_use_the_registered_one(
     assert '"modelname": "llama"' in found.remedy
     clinic.serves(1, promised=800, cached=800)
     assert clinic.codes() == []
+    clinic.doubts("a", Doubt.MODEL_CHANGED, 0.0)
+    assert clinic.codes() == ["model_name"]
 
 
 def test_another_block_size_is_found_before_the_first_block(clinic: Clinic) -> None:

@@ -12,7 +12,7 @@ from query_api.ports import Lag, ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import DEFAULT_TENANT, Medium, PrefixScope
 from schemas.positions import Confirmation, PublisherState
-from schemas.registration import Registration
+from schemas.registration import SGLANG, Registration
 from schemas.troubles import Troubles
 from streams.kernel.reference import REASONS as LEFT_OUT_REASONS
 from tests.unit.doctor.conftest import NOW, Clinic
@@ -126,10 +126,15 @@ def test_a_link_that_is_down_is_told_from_one_that_never_was(
         (Doubt.HASHES_DIFFER, "hashes_differ"),
         (Doubt.CHUNKS_UNKNOWN, "chunks_unknown"),
         (Doubt.NEVER_REMOVED, "never_removed"),
+        (Doubt.CHUNKS_DIFFER, "chunks_differ"),
         (Doubt.POOL_CLEARED, "pool_cleared"),
         (Doubt.POOL_REMOVED, "pool_removed"),
+        (Doubt.LENDER_GONE, "lender_gone"),
         (Doubt.UNHELD_REMOVED, "unheld_removed"),
         (Doubt.PARTIAL_REUSE, "partial_reuse"),
+        (Doubt.GROUPS_UNKNOWN, "groups_unknown"),
+        (Doubt.DROPS_UNSAID, "drops_unsaid"),
+        (Doubt.OUTCOMES_DIFFER, "outcomes_differ"),
         (Doubt.RANK_MISSING, "ranks"),
         (Doubt.NO_HEARTBEAT, "not_followed"),
     ],
@@ -144,11 +149,21 @@ def test_a_doubt_that_stays_is_found_and_a_young_one_is_not(
     assert clinic.codes() == [code]
 
 
+def test_what_outcomes_contradict_is_one_finding(clinic: Clinic) -> None:
+    """The likeliest cause, while the latest outcomes say it."""
+    clinic.register()
+    clinic.doubts("a", Doubt.OUTCOMES_DIFFER, NOW - 60.0)
+    clinic.serves(20, promised=1200, cached=0)
+    assert clinic.codes() == ["matches_more"]
+
+
 @pytest.mark.parametrize("reason", [Doubt.NO_REPLAY, Doubt.CATCHING_UP, Doubt.NOTHING_REPLAYED])
 def test_what_an_idle_engine_is_is_no_finding(clinic: Clinic, reason: Doubt) -> None:
     clinic.register()
     clinic.doubts("a", reason, 1.0)
     assert clinic.codes() == []
+    notes = ["no_replay"] if reason is Doubt.NO_REPLAY else []
+    assert [note.code for note in clinic.document().notes] == notes
 
 
 def test_a_hybrid_model_is_found_and_explains_what_was_promised_too_much(clinic: Clinic) -> None:
@@ -171,6 +186,49 @@ def test_a_hybrid_model_is_found_and_explains_what_was_promised_too_much(clinic:
     lost, more = clinic.findings()
     assert (lost.code, more.code) == ("lost_batches", "matches_more")
     assert [one.code for one in clinic.document().notes] == ["attention_only"]
+
+
+def test_a_model_that_is_registered_with_several_groups_is_no_mistake(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.doubts("a", Doubt.GROUPS_UNKNOWN, NOW - 60.0)
+    assert clinic.codes() == ["groups_unknown"]
+    several = msgspec.structs.replace(one, kv_cache_groups="several")
+    clinic.table.registrations[one.publisher] = several
+    assert clinic.codes() == []
+    assert [note.code for note in clinic.document().notes] == ["groups_unknown"]
+
+
+def test_an_engine_with_lmcache_is_not_told_another_word(clinic: Clinic) -> None:
+    one = msgspec.structs.replace(clinic.register(), kv_offloading="lmcache")
+    clinic.table.registrations[one.publisher] = one
+    clinic.doubts("a", Doubt.NEVER_REMOVED, NOW - 60.0)
+    (note,) = clinic.document().notes
+    assert (note.code, note.got) == ("never_removed", "never_removed")
+    assert "native" not in note.remedy + note.cause
+    assert clinic.codes() == []
+
+
+def test_adapters_that_an_engine_may_load_anew_are_named_in_a_note(clinic: Clinic) -> None:
+    one = msgspec.structs.replace(clinic.register(), kind=SGLANG)
+    clinic.table.registrations[one.publisher] = one
+    engine = clinic.table.kernel.open_publisher(*one.publisher)
+    clinic.table.store(engine, range(4), hashes=[1])
+    assert clinic.document().notes == []
+    clinic.table.store(engine, range(4), hashes=[9], lora_name="poet")
+    (found,) = clinic.document().notes
+    assert (found.code, found.instance_id) == ("adapter_reloaded", "a")
+    assert found.cause.endswith("not: poet")
+    assert clinic.codes() == []
+    clinic.serves(20, promised=1200, cached=0)
+    (more,) = clinic.findings()
+    assert (more.code, more.remedy) == ("matches_more", "see `adapter_reloaded`")
+    assert "adapters were loaded again" in more.cause
+    clinic.doubts("a", Doubt.OUTCOMES_DIFFER, NOW - 60.0)
+    (more,) = clinic.findings()
+    assert "switched off" in more.cause, "exact answers said so"
+    never = msgspec.structs.replace(one, lora_reload="none")
+    clinic.table.registrations[one.publisher] = never
+    assert clinic.document().notes == []
 
 
 def test_adapters_that_an_instance_may_have_loaded_are_named(clinic: Clinic) -> None:
@@ -239,6 +297,33 @@ def test_questions_about_what_nobody_has_are_found(
     found = only(clinic)
     assert (found.code, found.expected, found.got) == (code, expected, got)
     assert found.cause.startswith("7 times it was asked for")
+
+
+def test_a_question_about_what_an_engine_is_follows_from_its_registration(clinic: Clinic) -> None:
+    """The registration is to be mended, and the question is right."""
+    one = clinic.register()
+    clinic.has(one, PublisherState(incarnation=1, left_out={"block_size:16": 3}))
+    for size in (16, 32):
+        for _ in range(7):
+            clinic.unknown.note(PrefixScope("default", "m", "", size, ""))
+    asked_other, cause, following = clinic.document().findings
+    assert (asked_other.code, asked_other.got) == ("asked_block_size", "32")
+    assert (cause.code, cause.got) == ("block_size", "16")
+    assert (following.code, following.got) == ("asked_block_size", "16")
+    assert following.remedy == "mend `block_size` first, and look again"
+    assert asked_other.remedy == "ask with the `block_size` that the engines have"
+
+
+def test_other_tokens_follow_from_a_salt_that_nobody_has(clinic: Clinic) -> None:
+    one = clinic.register()
+    clinic.has(one, PublisherState(incarnation=1))
+    clinic.serves(20, promised=0, cached=1200)
+    assert clinic.codes() == ["matches_nothing"]
+    for _ in range(7):
+        clinic.unknown.note(PrefixScope("default", "m", "", 4, "s"))
+    salt, found = clinic.document().findings
+    assert (salt.code, found.code) == ("asked_salt", "matches_nothing")
+    assert found.cause.endswith("This may well follow from `asked_salt`")
 
 
 def test_an_adapter_without_blocks_is_no_finding(clinic: Clinic) -> None:
@@ -385,11 +470,6 @@ def test_an_http_address_that_is_no_engines_is_said(clinic: Clinic) -> None:
 
 
 def test_each_reason_of_a_refusal_has_words() -> None:
-    passed_over = {
-        DropReason.OTHER_STREAM,
-        DropReason.OTHER_RANK,
-        DropReason.OTHER_GROUP,
-        DropReason.NO_BLOCK,
-    }
+    passed_over = {DropReason.OTHER_RANK, DropReason.OTHER_GROUP, DropReason.NO_BLOCK}
     left_out = set(LEFT_OUT_REASONS.values()) - {"", "block_size"} | {"overflow"}
     assert REASONS.keys() == {reason.value for reason in set(DropReason) - passed_over} | left_out

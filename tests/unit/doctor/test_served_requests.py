@@ -6,7 +6,7 @@ from schemas.positions import PublisherState
 from schemas.routing_records import PrefixMark
 from tests.building import prefix_hashes
 from tests.unit.doctor.conftest import Clinic
-from tokens.engine_questions import Unanswered
+from tokens.engine_questions import UnansweredModel
 
 MARKS = (PrefixMark(1, 77), PrefixMark(2, 78))
 """Of prompts that begin with a block that no engine has."""
@@ -148,7 +148,10 @@ def test_answers_without_cached_tokens_are_a_finding_with_the_flag(clinic: Clini
 
 def test_prompts_that_get_no_tokens_in_time_are_a_finding_of_their_tenant(clinic: Clinic) -> None:
     clinic.register()
-    late = [Unanswered("default", "m", 100, 19, 9990.0), Unanswered("other", "n", 9, 9, 9990.0)]
+    late = [
+        UnansweredModel("default", "m", 100, 19, 9990.0),
+        UnansweredModel("other", "n", 9, 9, 9990.0),
+    ]
     found = clinic.document(lambda tenant_id: tenant_id == "default", unanswered=late).findings
     assert [(one.code, one.model_name, one.since) for one in found] == [
         ("tokens_late", "m", 9990.0)

@@ -12,6 +12,7 @@ from gateway.feature import _document
 from gateway.fleet import EngineTarget
 from gateway.requests import COMPLETIONS
 from gateway.settings import GatewaySettings
+from query_api.grpc.grpc_settings import ListenAddress
 from tests.gateway import Seen, World
 from tests.unit.gateway.test_exchange import run
 
@@ -67,7 +68,7 @@ def test_the_view_of_the_gateway_names_the_flag() -> None:
         [engine] = _document(found.gateway).engines
         assert engine.lacks.endswith("start it with --enable-prompt-tokens-details")
 
-    run(scenario, settings=GatewaySettings(host="127.0.0.1", engines=(VLLM.base_url,)))
+    run(scenario, settings=GatewaySettings(listen=ListenAddress(), engines=(VLLM.base_url,)))
 
 
 def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

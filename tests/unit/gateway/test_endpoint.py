@@ -16,6 +16,7 @@ from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
+from query_api.grpc.grpc_settings import ListenAddress
 from schemas.errors import ConfigurationError
 from schemas.limits import BODY_BYTES_MAX
 from schemas.registration import NO_EVENTS, Registration
@@ -122,7 +123,10 @@ def test_path_that_the_settings_add_is_passed_on() -> None:
         assert [seen.path for seen in engine.seen] == ["/v1/images/generations"]
         assert (await found.client.post(PROMPT, "/shutdown")).status == 404
 
-    run(scenario, settings=GatewaySettings(host="127.0.0.1", paths=("/v1/images/generations",)))
+    run(
+        scenario,
+        settings=GatewaySettings(listen=ListenAddress(), paths=("/v1/images/generations",)),
+    )
 
 
 @pytest.mark.parametrize("path", ["shutdown", "/a/../b", "/a?b", "/%61", "/", "/x" * 200, "/a b"])

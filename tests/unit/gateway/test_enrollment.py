@@ -5,12 +5,14 @@ import json
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
 from gateway.enrollment import EngineState, Enrollment
-from schemas.registration import NO_EVENTS, Registration
+from schemas.positions import PublisherState
+from schemas.registration import NO_EVENTS, Label, Registration
 from tests.engine_http import EngineServer, engine_server
 from tests.fakes import FakeTable
 
@@ -36,10 +38,16 @@ def vllm(server: EngineServer, *, caching: str = "", events: bool = True) -> Non
     }
 
 
-def ask(server: EngineServer) -> tuple[Enrollment, list[Registration]]:
+def shared_table() -> FakeTable:
+    """One in which ranks may have one address."""
     table = FakeTable()
-    enrollment = Enrollment([server.url], table, table, EngineHttp())
     table.add = lambda one: table.registrations.update({one.publisher: one})  # type: ignore[method-assign, assignment, return-value]
+    return table
+
+
+def ask(server: EngineServer) -> tuple[Enrollment, list[Registration]]:
+    table = shared_table()
+    enrollment = Enrollment([server.url], table, table, EngineHttp())
     asyncio.run(enrollment.ask(server.url))
     return enrollment, sorted(table.registered(), key=lambda one: one.dp_rank)
 
@@ -120,6 +128,26 @@ def test_another_process_at_the_address_takes_the_place_of_the_first() -> None:
         assert [one.model_name for one in table.registered()] == ["other"]
 
 
+def test_what_somebody_registers_beside_it_stays() -> None:
+    words = {"kv_offloading": "native", "labels": (Label("rack", "r7"),), "role": "decode"}
+    with engine_server() as server:
+        vllm(server)
+        table = shared_table()
+        enrollment = Enrollment([server.url], table, table, EngineHttp())
+        asyncio.run(enrollment.ask(server.url))
+        for one in table.registered():
+            table.registrations[one.publisher] = msgspec.structs.replace(one, **words)
+        server.replies["/metrics"] = (200, CACHE.replace("100", "200").encode() % b"")
+        asyncio.run(enrollment.ask(server.url))
+        for one in table.registered():
+            assert {name: getattr(one, name) for name in words} == words
+            assert one.kv_capacity_tokens == 6400
+        vllm(server, events=False)
+        asyncio.run(enrollment.ask(server.url))
+        [one] = table.registered()
+        assert (one.kind, one.kv_offloading) == (NO_EVENTS, "")
+
+
 def test_what_is_no_engine_is_refused_by_name() -> None:
     table = FakeTable()
     with engine_server() as server:
@@ -145,6 +173,34 @@ def test_engine_that_is_not_there_yet_is_asked_again(caplog: pytest.LogCaptureFi
     with engine_server() as server:
         asyncio.run(scenario(server))
     assert caplog.text.count("is not registered") == 1, "it is said once"
+
+
+@pytest.mark.parametrize("is_relinked", [False, True])
+def test_engine_whose_process_is_another_is_asked_at_once(
+    monkeypatch: pytest.MonkeyPatch, *, is_relinked: bool
+) -> None:
+    async def scenario(server: EngineServer) -> None:
+        table = shared_table()
+        enrollment = Enrollment([server.url], table, table, EngineHttp())
+        asking = asyncio.create_task(enrollment.run())
+        await _until(lambda: enrollment.engines[0].state is EngineState.FOLLOWED)
+        for _ in range(3):  # what it registered itself is nothing new
+            await asyncio.sleep(0.05)
+        server.replies["/v1/models"] = (200, b'{"data":[{"id":"other"}]}')
+        await asyncio.sleep(0.1)
+        assert {one.model_name for one in table.registered()} == {"deepseek"}
+        if is_relinked:
+            table.connected = False
+        else:
+            [one, _] = table.registered()
+            table.states[one.publisher] = PublisherState(incarnation=2, sequence=0)
+        await _until(lambda: {one.model_name for one in table.registered()} == {"other"})
+        asking.cancel()
+
+    monkeypatch.setattr("gateway.enrollment.ENROLL_LOOK_S", 0.01)
+    with engine_server() as server:
+        vllm(server)
+        asyncio.run(scenario(server))
 
 
 def test_engine_that_is_registered_and_down_is_said_to_be_so(

@@ -4,6 +4,7 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -486,6 +487,22 @@ def test_decision_is_named_and_what_came_of_it_is_known() -> None:
         assert recent.decision.prompt_tokens == 100
         [outcome] = recent.outcomes
         assert (outcome.event.value, outcome.cached_tokens) == ("completed", 64)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fields", [{"n": 4}, {"echo": True, "logprobs": 1}])
+def test_what_an_answer_found_is_told_to_nobody_where_it_tests_no_cache(
+    fields: dict[str, Any],
+) -> None:
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        body = {"model": "m", "prompt": list(range(100)), **fields}
+        await found.client.post(body, "/v1/completions")
+        [recent] = found.router.live.recent(1, lambda tenant: True)
+        [outcome] = recent.outcomes
+        assert (outcome.event.value, outcome.cached_tokens) == ("completed", None)
+        assert outcome.prompt_tokens is not None
 
     run(scenario)
 

@@ -1,7 +1,6 @@
 """What the gateway's former process had under way."""
 
 import asyncio
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -14,6 +13,7 @@ from gateway.gateway import Gateway
 from gateway.placement import ASKED_BY
 from gateway.settings import Affinity, GatewaySettings
 from page.summary import SummarySource
+from query_api.grpc.grpc_settings import ListenAddress
 from query_api.http.feature import HttpParts
 from query_api.http.metrics import HttpMetrics
 from query_api.http.requests.bodies import Bodies
@@ -21,12 +21,12 @@ from routing.decisions.interface import RouteRequest
 from routing.decisions.router import Router
 from routing.http.decisions import decision_document, decision_summary
 from routing.log.embedded import RoutingLog
-from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Registration
 from schemas.routing_records import Refusal
 from tests.fakes import FakeTable, registration
 from tests.gateway import World
+from tests.routing import routing_log
 from tests.unit.gateway.test_exchange import PROMPT, run
 from tests.unit.gateway.test_pairs import LONG, pair
 
@@ -146,7 +146,7 @@ async def _opened(gateway: Gateway) -> None:
 
 
 def _log(directory: Path) -> RoutingLog:
-    return RoutingLog(directory / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    return routing_log(directory)
 
 
 def test_session_whose_engine_takes_a_part_alone_costs_one_decision() -> None:
@@ -157,4 +157,4 @@ def test_session_whose_engine_takes_a_part_alone_costs_one_decision() -> None:
         found_decisions = found.router.live.recent(9, lambda tenant: True)
         assert [one.decision.refused for one in found_decisions] == [Refusal.NO] * 3
 
-    run(scenario, settings=GatewaySettings(host="127.0.0.1", affinity=Affinity.HARD))
+    run(scenario, settings=GatewaySettings(listen=ListenAddress(), affinity=Affinity.HARD))

@@ -143,3 +143,25 @@ def test_pair_needs_a_prompt_of_one_answer() -> None:
     assert not read({"n": 2}).can_be_a_pair
     assert not read({"kv_transfer_params": {}}).can_be_a_pair
     assert not read({}, path="/v1/embeddings").can_be_a_pair
+
+
+@pytest.mark.parametrize(
+    ("fields", "tests"),
+    [
+        ({}, True),
+        ({"n": 1, "best_of": None, "use_beam_search": False, "prompt_logprobs": None}, True),
+        ({"echo": False, "logprobs": 1, "return_logprob": False}, True),
+        ({"n": 2}, False),
+        ({"n": 2, "stream": True}, False),  # SGLang has computed the prompt before
+        ({"best_of": 4}, False),
+        ({"use_beam_search": True}, False),
+        ({"prompt_logprobs": 0}, False),
+        ({"echo": True, "logprobs": 1}, False),
+        ({"return_logprob": True}, False),
+        ({"logprob_start_len": 0}, False),
+    ],
+)
+def test_several_answers_and_scores_of_the_prompt_do_not_test_a_cache(
+    fields: dict[str, Any], tests: bool
+) -> None:
+    assert read({"model": "m", "prompt": [1], **fields}).tests_cache is tests

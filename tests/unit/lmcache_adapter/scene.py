@@ -136,12 +136,15 @@ class Cache:
 
     Attributes:
         held: keys by location.
+        has_tags: whether it may hold several of one name; how many more than one, in `more`.
     """
 
     def __init__(self, scene: Scene, instance_id: str = "a", worker_id: int = 0) -> None:
         self.scene = scene
         self.instance_id, self.worker_id = instance_id, worker_id
         self.held: dict[str, set[int]] = {CPU: set()}
+        self.has_tags = False
+        self.more: dict[str, dict[int, int]] = {}
         self.numbers: dict[str, int] = {}
         self.peer: str | None = f"{instance_id}:8200"
         self.links = 0
@@ -161,7 +164,7 @@ class Cache:
 
     def register(self) -> dict[str, Any]:
         """As a new process: it holds nothing, and its links are other ones."""
-        self.held, self.numbers = {CPU: set()}, {}
+        self.held, self.numbers, self.more = {CPU: set()}, {}, {}
         self.links += 100 if self.is_registered else 0
         self.is_registered = True
         return self.scene.ask(self.message("Register", **self._address()), REPLY + self.links)
@@ -175,16 +178,25 @@ class Cache:
     def operations(self, *changes: tuple[str, int], location: str = CPU) -> dict[str, Any]:
         """The message of what happens; it happens, sent or not."""
         held = self.held.setdefault(location, set())
+        more = self.more.setdefault(location, {})
         first = self.numbers.get(location, 0)
-        self.numbers[location] = first + len(changes)
+        done = []
         for kind, key in changes:
-            if kind == "admit":
+            if kind == "admit" and key in held:
+                if not self.has_tags:
+                    continue  # it announces what it has not
+                more[key] = more.get(key, 0) + 1
+            elif kind == "admit":
                 held.add(key)
+            elif more.get(key):
+                more[key] -= 1
             else:
                 held.discard(key)
+            done.append((kind, key))
+        self.numbers[location] = first + len(done)
         listed = [
             {"op_type": kind, "key": key, "seq_num": first + i}
-            for i, (kind, key) in enumerate(changes)
+            for i, (kind, key) in enumerate(done)
         ]
         return self.message("BatchedKVOperation", location=location, operations=listed)
 
@@ -198,7 +210,7 @@ class Cache:
 
     def start_sync(self, sync_id: str = "s", batch_keys: int = 2) -> list[dict[str, Any]]:
         """Begins a full sync; returns its batches."""
-        keys = sorted(self.held[CPU])
+        keys = self.on_cpu
         batches = [keys[i : i + batch_keys] for i in range(0, len(keys), batch_keys)] or [[]]
         answer = self.scene.ask(
             self.message(
@@ -219,7 +231,7 @@ class Cache:
         ]
 
     def end_sync(self, sync_id: str = "s", total: int | None = None) -> None:
-        total = len(self.held[CPU]) if total is None else total
+        total = len(self.on_cpu) if total is None else total
         self.scene.push(
             self.message("FullSyncEnd", location=CPU, sync_id=sync_id, actual_total_keys=total),
             link=PULL + self.links,
@@ -234,6 +246,12 @@ class Cache:
     def status(self, sync_id: str = "s") -> dict[str, Any]:
         message = self.message("FullSyncStatus", sync_id=sync_id)
         return self.scene.ask(message, REPLY + self.links)
+
+    @property
+    def on_cpu(self) -> list[int]:
+        """What a full sync has."""
+        more = self.more.get(CPU, {})
+        return [key for key in sorted(self.held[CPU]) for _ in range(1 + more.get(key, 0))]
 
     @property
     def indexed(self) -> set[tuple[str, int]]:

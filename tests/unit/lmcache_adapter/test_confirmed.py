@@ -41,8 +41,8 @@ def test_a_publisher_is_followed_from_its_first_report_to_its_last(moment: Momen
 def test_later_reports_are_of_the_same_confirmation(moment: Moment) -> None:
     moment.take(Doubt.LINK_DOWN)
     found = moment.followed[PUBLISHER]
-    assert found.says.acting is not None
-    assert found.says.acting.activity is Activity.DISCONNECTED
+    assert found.statement.activity is not None
+    assert found.statement.activity.kind is Activity.DISCONNECTED
     moment.now = 1.0
     moment.take(None)
     assert moment.followed[PUBLISHER] is found

@@ -1,4 +1,4 @@
-"""A sixth log: all that one takes, but for its topic's name."""
+"""A sixth log: all that one takes, in one module, and a line in `reprise/logs.py`."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -8,16 +8,16 @@ from typing import Any, Self
 import msgspec
 
 from logs.checkpoint import Checkpoints, FoldedLog, read_checkpoint, start_behind
+from logs.declaration import EmbeddedParts, FoldCheckpoint, LogDeclaration
 from logs.embedded_writer import EmbeddedWriter
 from logs.fold_follower import FoldFollower
 from logs.interface import LogEntry
-from logs.kept_log import KeptLog, KeptLogOptions
+from logs.kept_log import KeptLog
 from logs.source import RecordSource, WindowEntry
-from schemas.clock import REAL_CLOCK, Clock
-from schemas.conditions import Conditions, Part
-from schemas.errors import RecordFormatError
+from schemas.codec import decode_versioned
 from schemas.identities import Offset
 from schemas.positions import LogBounds
+from schemas.topics import LARGEST, Cleanup, TopicShape
 
 NAMED = FoldedLog("the log of alarms", staying="its alarms stay", unknown="what rang there")
 
@@ -25,6 +25,10 @@ NAMED = FoldedLog("the log of alarms", staying="its alarms stay", unknown="what 
 class Alarm(msgspec.Struct, frozen=True):
     place: str
     count: int
+    version: int = 1
+
+
+decoder = msgspec.msgpack.Decoder(Alarm)
 
 
 class AlarmSource(RecordSource[Alarm]):
@@ -52,10 +56,7 @@ class AlarmFold:
         self.offset, self.counts = offset, Counter(counts or {})
 
     def apply(self, entry: LogEntry) -> None:
-        try:
-            alarm = msgspec.msgpack.decode(entry.value, type=Alarm)
-        except msgspec.DecodeError as error:
-            raise RecordFormatError(detail=str(error)) from error
+        alarm = decode_versioned(decoder.decode, entry.value, 1)
         self.counts[alarm.place] += alarm.count
         self.offset = entry.offset
 
@@ -71,16 +72,16 @@ class AlarmFold:
 
 
 class EmbeddedAlarms(AlarmSource):
-    def __init__(
-        self, path: Path, conditions: Conditions, most: int = 9, *, clock: Clock = REAL_CLOCK
-    ) -> None:
+    def __init__(self, declared: LogDeclaration, parts: EmbeddedParts, most: int = 9) -> None:
         super().__init__(most)
-        options = KeptLogOptions(path / "log", NAMED.name, "all is lost", 1 << 20, 1e9, Part.AUDIT)
-        log = KeptLog(options, conditions=conditions, clock=clock)
-        checkpoints: Checkpoints[AlarmFold] = Checkpoints(path / "kept", log, period_s=0.0)
-        self.fold = checkpoints.recover(AlarmFold, AlarmFold.load, AlarmFold.apply)
-        checkpoints.watch(self.fold)
-        self.writer = EmbeddedWriter(self, log, thread="alarms", keeper=checkpoints)
+        log, self.fold = KeptLog(declared, parts), AlarmFold()
+        self._kept: Checkpoints[AlarmFold] = Checkpoints(log)
+        self.writer = EmbeddedWriter(self, log, thread="alarms", keeper=self._kept)
+        self.start, self.stop = self.writer.start, self.writer.stop
+
+    def open(self) -> None:
+        self.fold = self._kept.recover(AlarmFold, AlarmFold.apply)
+        self._kept.watch(self.fold)
 
     def appended(self, items: Sequence[Alarm], first: Offset) -> None:
         for offset, alarm in enumerate(items, first):
@@ -99,3 +100,20 @@ class AlarmFollower(FoldFollower):
 
     def apply(self, entry: LogEntry) -> None:
         self.fold_of.apply(entry)
+
+
+class _Alarms(LogDeclaration):
+    def embedded(self, parts: EmbeddedParts) -> EmbeddedAlarms:
+        return EmbeddedAlarms(self, parts)
+
+
+ALARMS = _Alarms(
+    name=NAMED.name,
+    topics=(TopicShape("alarms", 1, Cleanup.DELETE, LARGEST),),
+    path=Path("alarms", "log"),
+    lost="all is lost",
+    bytes_max=1 << 20,
+    part="alarms",
+    checkpoint=FoldCheckpoint(Path("alarms", "kept"), AlarmFold.load, 0.0),
+    since="what rang since",
+)

@@ -1,9 +1,10 @@
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from xxhash import xxh3_64_intdigest
 
 from logs.embedded import (
     EmbeddedLog,
@@ -21,7 +22,8 @@ from schemas.errors import (
 )
 from schemas.identities import Offset
 from schemas.positions import LogBounds
-from storage.rocksdb import LOG, Database, WriteBatch, new_batch
+from storage.rocksdb import LOG, AppendedPart, Database, Preset, new_batch
+from tests.earlier_logs import of_an_earlier_format, without
 
 
 def offsets(log: EmbeddedLog, start: int = 0) -> list[int]:
@@ -174,12 +176,7 @@ def test_a_log_that_is_complete_only_from_an_offset_gives_none_out_before_it(
 
 def test_a_hole_is_read_past_only_by_who_asks_for_it(small: EmbeddedLog, tmp_path: Path) -> None:
     small.close()
-    database = Database(tmp_path / "small", LOG)
-    batch = new_batch()
-    for offset in (20, 21, 50):
-        batch.delete(b"r" + struct.pack(">Q", offset))
-    database.write(batch)
-    database.close()
+    without(tmp_path / "small", 20, 21, 50)
     whole = [offset for offset in range(100) if offset not in (20, 21, 50)]
     examined = ExaminedLog(tmp_path / "small")
     assert (examined.holes(), offsets(examined)) == ([(20, 21), (50, 50)], whole)
@@ -196,6 +193,28 @@ def test_a_hole_is_read_past_only_by_who_asks_for_it(small: EmbeddedLog, tmp_pat
     log.close()
 
 
+def test_a_log_of_an_earlier_format_goes_on_in_files(small: EmbeddedLog, tmp_path: Path) -> None:
+    small.close()
+    of_an_earlier_format(tmp_path / "small")
+    log = EmbeddedLog(tmp_path / "small", segment_bytes=1000)
+    assert (log.bounds, log.size_bytes) == (LogBounds(0, 100), 10_000)
+    assert log.append([b"y" * 100] * 15, now=100.0) == 100
+    assert offsets(log) == list(range(115))
+    assert offsets(log, start=95) == list(range(95, 115))
+    log.retain(bytes_max=2000, age_max_s=FOREVER, now=100.0, floor=log.end_offset, exempt=[3, 104])
+    assert (offsets(log)[:2], log.size_bytes) == ([3, 100], 1500)
+    log.retain(bytes_max=0, age_max_s=0.0, now=FOREVER, floor=log.end_offset, exempt=[3, 104])
+    assert offsets(log) == [3, 104, *range(110, 115)]
+    log.close()
+    (only,) = (tmp_path / "small").glob("*.rec")
+    assert "110" in only.name
+    again = EmbeddedLog(tmp_path / "small", segment_bytes=1000)
+    assert (again.bounds, again.size_bytes) == (LogBounds(110, 115), 500)
+    assert offsets(again) == [3, 104, *range(110, 115)]
+    assert [entry.value[:1] for entry in again.read(Offset(0))] == [b"x", *[b"y"] * 6]
+    again.close()
+
+
 def test_a_log_that_lost_its_end_says_so(tmp_path: Path) -> None:
     log = EmbeddedLog(tmp_path / "log")
     for _ in range(100):
@@ -203,7 +222,7 @@ def test_a_log_that_lost_its_end_says_so(tmp_path: Path) -> None:
     assert log.torn == ""
     shutil.copytree(tmp_path / "log", tmp_path / "cut")
     log.close()
-    newest = max((tmp_path / "cut").glob("*.log"))
+    newest = max((tmp_path / "cut").glob("*.rec"))
     newest.write_bytes(newest.read_bytes()[:-1000])
     again = EmbeddedLog(tmp_path / "cut")
     assert again.torn
@@ -282,14 +301,14 @@ def fails(*_: object) -> None:
 def test_a_write_that_failed_but_reached_the_disk_is_found_by_reopening(
     log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write = Database.write
+    append = Database.append
 
-    def writes_and_fails(database: Database, batch: WriteBatch) -> None:
-        write(database, batch)
+    def appends_and_fails(database: Database, parts: Sequence[AppendedPart]) -> None:
+        append(database, parts)
         fails()
 
     with monkeypatch.context() as patched:
-        patched.setattr(Database, "write", writes_and_fails)
+        patched.setattr(Database, "append", appends_and_fails)
         with pytest.raises(DiskError):
             log.append([b"a"])
     assert log.end_offset == 0
@@ -329,14 +348,98 @@ def test_a_log_says_its_format_and_a_newer_one_is_refused(tmp_path: Path) -> Non
     log.append([b"a"])
     log.close()
     database = Database(tmp_path / "log", LOG)
-    assert database.get(b"mformat") == struct.pack("<Q", 1)
+    assert database.get(b"mformat") == struct.pack("<Q", 2)
     batch = new_batch()
-    batch.put(b"mformat", struct.pack("<Q", 2))
+    batch.put(b"mformat", struct.pack("<Q", 3))
     database.write(batch)
     database.close()
     with pytest.raises(
-        NewerVersionError, match=r"version `1` or older, got `2` at .*/log"
+        NewerVersionError, match=r"version `2` or older, got `3` at .*/log"
     ) as refused:
         EmbeddedLog(tmp_path / "log")
     Database(tmp_path / "log", LOG).close()  # it is not held by what was refused
     assert refused.value.__traceback__ is not None
+
+
+@pytest.mark.parametrize("write", ["advance_to", "complete_only_from"])
+@pytest.mark.parametrize("before", [0, 10])
+def test_a_power_cut_keeps_no_record_alone_of_a_log_that_was_advanced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str, before: int
+) -> None:
+    really = Database.sync
+
+    def keeps(database: Database) -> None:
+        really(database)
+        shutil.rmtree(tmp_path / "cut", ignore_errors=True)
+        shutil.copytree(database.path, tmp_path / "cut")
+
+    monkeypatch.setattr(Database, "sync", keeps)
+    log = EmbeddedLog(tmp_path / "log")
+    log.append([b"a"] * before)
+    log.sync()
+    getattr(log, write)(Offset(1000))
+    assert log.append([b"b"]) == 1000
+    monkeypatch.undo()
+    for file in (tmp_path / "log").glob("*.rec"):  # the record came to the disk by itself
+        shutil.copy(file, tmp_path / "cut")
+    left = EmbeddedLog(tmp_path / "cut")
+    assert left.bounds == LogBounds(1000, 1001)
+    assert offsets(left, 1000) == [1000]
+    left.close()
+    log.close()
+
+
+def test_a_file_that_a_kill_left_without_its_name_is_missed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = EmbeddedLog(tmp_path / "log", segment_bytes=10)
+    log.append([b"a" * 10])
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "_name_files", fails)
+        with pytest.raises(DiskError):
+            log.append([b"b"])
+    shutil.copytree(tmp_path / "log", tmp_path / "killed")
+    log.close()
+    left = EmbeddedLog(tmp_path / "killed", segment_bytes=10)
+    assert left.append([b"c"]) == 2
+    left.close()
+    max((tmp_path / "killed").glob("*.rec")).unlink()
+    with pytest.raises(DamagedError, match=r"records-0{19}1\.rec is gone"):
+        EmbeddedLog(tmp_path / "killed")
+
+
+@pytest.mark.parametrize("magic", [b"RPRF", b"RPF2"])
+def test_a_file_of_a_newer_version_is_no_damage_and_is_left_as_it_is(
+    log: EmbeddedLog, tmp_path: Path, magic: bytes
+) -> None:
+    log.append([b"a"] * 20)
+    log.close()
+    (file,) = (tmp_path / "log").glob("*.rec")
+    content = file.read_bytes()
+    lengths, mark = content[8:16], content[24:49]
+    guarded = struct.pack("<I", 2) + lengths
+    head = b"RPRH" + guarded + struct.pack("<Q", xxh3_64_intdigest(guarded + mark)) + mark
+    newer = head + content[49:].replace(b"RPRF", magic)
+    file.write_bytes(newer)
+    with pytest.raises(NewerVersionError, match=r"version `1` or older, got `2` at .*\.rec"):
+        EmbeddedLog(tmp_path / "log")
+    assert file.read_bytes() == newer
+
+
+def test_a_reader_looks_again_where_the_writer_opens_its_database_again(
+    log: EmbeddedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append([b"a"])
+    really, tried = Database.read_only, 0
+
+    def stale(path: Path, preset: Preset) -> Database:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise DamagedError(action="open", path=str(path), detail="records-1 is gone")
+        return really(path, preset)
+
+    monkeypatch.setattr(Database, "read_only", stale)
+    reader = ReadOnlyLog(tmp_path / "log")
+    assert (tried, offsets(reader)) == (2, [0])
+    reader.close()

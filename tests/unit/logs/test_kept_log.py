@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from logs.checkpoint import FoldedLog, start_behind
+from logs.declaration import EmbeddedParts, LogDeclaration
 from logs.embedded import EmbeddedLog
-from logs.kept_log import KeptLog, KeptLogOptions
+from logs.kept_log import KeptLog
 from schemas.clock import REAL_CLOCK
 from schemas.conditions import Conditions, Part
 from schemas.errors import DiskError, StorageError
@@ -22,7 +23,7 @@ class Disk:
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.conditions = Conditions(lambda: 0.0)
-        self.path = path / "beside" / "log"
+        self.data, self.path = path, path / "beside" / "log"
         self._append = EmbeddedLog.append
         self.is_full = False
         self.clock = REAL_CLOCK._replace(monotonic=lambda: self.now)
@@ -37,10 +38,16 @@ class Disk:
         return append
 
     def log(self, retry_s: float = 10.0) -> KeptLog:
-        options = KeptLogOptions(
-            self.path, "the log of x", "x begins anew", 1 << 20, 1e9, Part.AUDIT, retry_s
+        declared = LogDeclaration(
+            name="the log of x",
+            path=self.path.relative_to(self.data),
+            lost="x begins anew",
+            bytes_max=1 << 20,
+            age_max_s=1e9,
+            part=Part.AUDIT,
+            retry_s=retry_s,
         )
-        return KeptLog(options, conditions=self.conditions, clock=self.clock)
+        return KeptLog(declared, EmbeddedParts(self.data, self.conditions, self.clock))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from query_api.access.rights import Access, Right
 from query_api.http.errors import RequestError
 from query_api.http.metrics import HttpMetrics
 from query_api.http.requests.bodies import Bodies
+from query_api.ports import Lag
 from tests.fakes import FakeTable, registration
 from tests.unit.routing.http.conftest import Service
 from tests.unit.routing.http.test_endpoint import register, route
@@ -83,6 +84,22 @@ def test_a_client_is_told_everything_at_first_and_then_what_changes(service: Ser
         service.table.registrations.pop(next(iter(service.table.registrations)))
         _, rows = await first(told, "instances")
         assert rows["gone"] == [["default", "a"]]
+        producer.end()
+
+    run(work)
+
+
+def test_a_client_is_told_what_is_wrong_as_health_has_it(service: Service) -> None:
+    service.table.role, service.table.problem = "serve", "cannot use Kafka at k:9092"
+    service.table.lag = Lag(3, 4, seconds=12.0, reachable=False)
+    producer = producer_of(service)
+
+    async def work() -> None:
+        _, summary = await first(producer.open(EVERYTHING).events(), "summary")
+        health = summary["health"]
+        assert health["role"] == "serve"
+        assert [one["message"] for one in health["conditions"]] == [service.table.problem]
+        assert (health["lag"]["seconds"], health["lag"]["reachable"]) == (12.0, False)
         producer.end()
 
     run(work)

@@ -14,10 +14,20 @@ from schemas.positions import POOL_CLEARED, SHARES, Confirmation, PublisherState
 from schemas.registration import Registration
 from streams.kernel import open_kernel
 from streams.kernel.interface import ReadOnlyKernel
-from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
+from streams.table.scope_states import (
+    NO_CONTRADICTIONS,
+    ConfirmationSource,
+    Contradiction,
+    Contradictions,
+    FreshUntil,
+    ScopeStates,
+    common_scope,
+)
 from tests.building import SCOPE, registration, stored
 
-POOL = registration("pool", kind="Mooncake", port=7000)
+POOL = msgspec.structs.replace(
+    registration("pool", kind="Mooncake", port=7000), kv_offloading="native"
+)
 MEMBERS = [
     msgspec.structs.replace(POOL, instance_id=f"pool#{number}", pool="pool") for number in range(3)
 ]
@@ -64,7 +74,7 @@ class Shown:
         self.publishers: dict[PublisherKey, PublisherState] = {}
         self.view = ShownView(self, registrations)
         for one in registrations:
-            self.states.register(one.publisher, True)
+            self.states.register(one.publisher, True, one)
             self.states.list(one.publisher, True)
             self.put(one, sequence=7)
 
@@ -117,6 +127,52 @@ def test_a_pool_is_no_instance_and_what_it_lacks_every_instance_lacks(shown: Sho
     assert shown.view.verdict(SCOPE).state is AnswerState.DEGRADED
 
 
+def contradict(shown: Shown, one: Registration, *, is_below_gpu: bool) -> None:
+    found = {one.publisher: Contradiction(9.0, is_below_gpu)}
+    shown.view.contradict(Contradictions(found, frozenset([common_scope(SCOPE)])))
+
+
+def doubted(shown: Shown) -> dict[str, float]:
+    """Since when, by who is doubted for that."""
+    standings = {one.registration.instance_id: one.standing for one in shown.view.services()}
+    return {
+        name: one.since
+        for name, one in standings.items()
+        if (one.state, one.reason) == (AnswerState.UNCONFIRMED, Doubt.OUTCOMES_DIFFER)
+    }
+
+
+@pytest.mark.parametrize(("is_below_gpu", "whose"), [(False, "a"), (True, "pool")])
+def test_what_outcomes_contradict_is_doubted_and_what_lies_below_a_gpu_of_the_pool(
+    shown: Shown, is_below_gpu: bool, whose: str
+) -> None:
+    told: list[AnswerState] = []
+    shown.view.notify(lambda: told.append(shown.view.verdict(SCOPE).state))
+    assert doubted(shown) == {}
+    contradict(shown, ENGINE, is_below_gpu=is_below_gpu)
+    assert doubted(shown) == {whose: 9.0}
+    assert shown.view.instance_standings(SCOPE)["a"].reason == Doubt.OUTCOMES_DIFFER
+    assert shown.view.verdict(SCOPE._replace(lora_name="x")).state is AnswerState.UNCONFIRMED
+    assert shown.view.verdict(SCOPE._replace(tenant_id="t")).state is AnswerState.EXACT
+    shown.view.contradict(NO_CONTRADICTIONS)
+    assert doubted(shown) == {}
+    assert told == [AnswerState.UNCONFIRMED, AnswerState.EXACT]
+
+
+def test_without_a_pool_the_engine_is_doubted_whatever_it_did_not_find() -> None:
+    shown = Shown(ENGINE, registration("b", port=7001))
+    contradict(shown, ENGINE, is_below_gpu=True)
+    assert doubted(shown) == {"a": 9.0}
+
+
+def test_what_is_known_to_be_lost_or_doubted_by_events_is_said_first(shown: Shown) -> None:
+    contradict(shown, ENGINE, is_below_gpu=False)
+    shown.put(ENGINE, sequence=9, media=POOL_CLEARED)
+    assert shown.view.standing(ENGINE.publisher).reason == Doubt.POOL_CLEARED
+    shown.put(ENGINE, sequence=9, degraded=2)
+    assert shown.view.verdict(SCOPE).state is AnswerState.DEGRADED
+
+
 def test_who_could_use_an_adapters_blocks_in_a_pool_is_not_known() -> None:
     shown = Shown(ENGINE, registration("b", port=7001))
     kernel = open_kernel(1, name="reference")
@@ -136,6 +192,20 @@ def test_who_could_use_an_adapters_blocks_in_a_pool_is_not_known() -> None:
     assert reasons == {"a": "", "b": Doubt.ADAPTER_UNKNOWN}
     shown.put(registration("b", port=7001), sequence=1, degraded=1)
     assert shown.view.instance_standings(adapted)["b"].state is AnswerState.DEGRADED
+
+
+def test_who_may_have_loaded_an_adapter_anew_is_doubted_about_adapters_alone() -> None:
+    shown = Shown(registration("a", kind="SGLang"), registration("b", port=7001))
+    shown.view.kernel_in_use = open_kernel(1, name="reference")
+
+    def reasons(lora_name: str) -> dict[str, str]:
+        found = shown.view.instance_standings(SCOPE._replace(lora_name=lora_name))
+        return {name: one.reason for name, one in found.items()}
+
+    assert reasons("") == {"a": "", "b": ""}
+    assert reasons("x") == {"a": Doubt.ADAPTER_RELOADED, "b": ""}
+    assert shown.view.verdict(SCOPE).state is AnswerState.EXACT
+    assert shown.view.verdict(SCOPE._replace(lora_name="x")).state is AnswerState.UNCONFIRMED
 
 
 def test_what_an_engine_has_stored_for_all_is_as_well_known_as_the_engine() -> None:

@@ -11,13 +11,20 @@ HEAVY = {
     "fastapi",
     "faust",
     "grpc",
+    "jinja2",
     "matplotlib",
     "numpy",
     "opentelemetry",
     "pyarrow",
     "pydantic",
     "rich",
+    "starlette",
+    "tokenizers",
+    "transformers",
+    "uvicorn",
+    "zmq",
 }
+SERVER = {"starlette", "uvicorn", "zmq"}
 KAFKA = {"aiokafka"}
 FAUST = {"aiohttp", "aiokafka", "faust"}
 
@@ -27,11 +34,14 @@ FAUST = {"aiohttp", "aiokafka", "faust"}
     [
         ("reprise.cli.main", set[str]()),
         ("reprise.cli.up", set[str]()),
-        ("reprise.demo", set[str]()),
-        ("reprise.roles.serve", KAFKA),
-        ("reprise.roles.bridge", KAFKA),
-        ("reprise.roles.streams", FAUST),
-        ("reprise.roles.relay", set[str]()),
+        ("reprise.cli.get", set[str]()),
+        ("doctor.command", set[str]()),
+        ("reprise.demo", SERVER),
+        ("reprise.roles.up", SERVER),
+        ("reprise.roles.serve", SERVER | KAFKA),
+        ("reprise.roles.bridge", SERVER | KAFKA),
+        ("reprise.roles.streams", SERVER | FAUST),
+        ("reprise.roles.relay", SERVER),
     ],
 )
 def test_nothing_heavy_is_imported_that_is_not_used(module: str, used: set[str]) -> None:

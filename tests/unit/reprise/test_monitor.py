@@ -16,13 +16,14 @@ from click.testing import CliRunner
 from prometheus_client import CollectorRegistry
 
 from reprise.cli import main
-from reprise.http.tls_settings import TlsSettings
+from reprise.http.monitor_settings import MonitorSettings
+from reprise.http.tls_settings import MonitorTlsSettings
 from reprise.metrics.process import PROCESS, Role
 from reprise.monitor import (
-    listen,
+    Listening,
+    listening_of,
     monitor_app,
     monitor_connections,
-    monitor_tls,
     monitored_beside,
 )
 from schemas.conditions import Conditions, Level, Part
@@ -33,18 +34,24 @@ HOST = "127.0.0.1"
 WAIT_S = 10.0
 
 
+def listening_at(port: int, tls: MonitorTlsSettings | None = None) -> Listening:
+    found = listening_of(MonitorSettings(host=HOST, port=port, tls=tls))
+    assert found is not None
+    return found
+
+
 class Monitored:
     """A monitor on a thread, and a client that speaks HTTP by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: MonitorTlsSettings | None = None) -> None:
         self.conditions = Conditions(lambda: 1000.0)
         self.fields: Callable[[], Mapping[str, object]] = lambda: {"partitions": {"0": 7}}
         registry = CollectorRegistry()
         collector = RoleCollector()
         collector.add(PROCESS, lambda: Role(self.conditions, lambda: 3))
         registry.register(collector)
-        self.listening = listen(HOST, 0)
-        self.port: int = self.listening.getsockname()[1]
+        self.listening = listening_at(0, tls)
+        self.port: int = self.listening.socket.getsockname()[1]
         self.app = monitor_app("streams", self.conditions, registry, lambda: self.fields())
 
     def connect(self) -> socket.socket:
@@ -160,7 +167,7 @@ def test_the_monitor_ends_with_its_context() -> None:
 
 def test_an_address_that_is_taken_names_the_option(monitored: Monitored) -> None:
     with pytest.raises(ConfigurationError, match="--metrics-port"):
-        listen(HOST, monitored.port)
+        listening_at(monitored.port)
 
 
 def test_it_is_encrypted_for_those_who_have_a_certificate(tmp_path: Path) -> None:
@@ -169,16 +176,14 @@ def test_it_is_encrypted_for_those_who_have_a_certificate(tmp_path: Path) -> Non
     (tmp_path / "cert.pem").write_bytes(b"".join(b.bytes() for b in server.cert_chain_pems))
     (tmp_path / "key.pem").write_bytes(server.private_key_pem.bytes())
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
-    tls = monitor_tls(
-        TlsSettings(
-            certificate=tmp_path / "cert.pem",
-            key=tmp_path / "key.pem",
-            client_authority=tmp_path / "ca.pem",
-        )
+    tls = MonitorTlsSettings(
+        certificate=tmp_path / "cert.pem",
+        key=tmp_path / "key.pem",
+        client_authority=tmp_path / "ca.pem",
     )
     context, stranger = (ssl.create_default_context(cafile=tmp_path / "ca.pem") for _ in range(2))
     client.configure_cert(context)
-    one = Monitored()
+    one = Monitored(tls)
     connections = monitor_connections()
 
     def ready(context: ssl.SSLContext) -> int:
@@ -188,7 +193,7 @@ def test_it_is_encrypted_for_those_who_have_a_certificate(tmp_path: Path) -> Non
             asking.request("GET", "/ready")
             return asking.getresponse().status
 
-    with monitored_beside(one.app, one.listening, connections, tls):
+    with monitored_beside(one.app, one.listening, connections):
         assert ready(context) == 200
         with pytest.raises((ssl.SSLError, ConnectionError, http.client.RemoteDisconnected)):
             ready(stranger)

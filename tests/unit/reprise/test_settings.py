@@ -3,22 +3,23 @@
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 
+from bridge.engine_http.bounds import LOAD_PERIOD_MAX_S
+from bridge.engine_http.load_settings import LoadSettings
 from reprise import conductor_config
 from reprise.cli.main import main
 from reprise.settings import (
-    DEFAULT_SEED,
     LOG_LEVELS,
     Settings,
     config_path_from,
     log_level_from,
-    seed_from,
 )
 from schemas.errors import ConfigurationError
-from schemas.limits import LOAD_PERIOD_MAX_S, LOG_SEGMENT_BYTES
+from schemas.limits import LOG_SEGMENT_BYTES
+from schemas.setting import changed
+from streams.index_settings import DEFAULT_SEED, seed_from
 
 MANY_DIGITS = "7" * 5000
 
@@ -38,12 +39,11 @@ def test_the_defaults_can_be_used_and_cannot_be_changed() -> None:
         ("log_level", list(LOG_LEVELS)),
         ("log_retention_bytes", [LOG_SEGMENT_BYTES]),
         ("log_retention_s", [0.0, 1e9]),
-        ("scrape_load_s", [0.0, 0.1, LOAD_PERIOD_MAX_S]),
     ],
 )
 def test_values_at_the_bounds_can_be_used(field: str, good: list[object]) -> None:
     for value in good:
-        assert getattr(msgspec.structs.replace(Settings(), **{field: value}), field) == value
+        assert getattr(changed(Settings(), **{field: value}), field) == value
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,19 @@ def test_values_at_the_bounds_can_be_used(field: str, good: list[object]) -> Non
         ("log_retention_s", -1.0, "Expected a log retention of at least 0 seconds, got: -1.0"),
         ("log_retention_s", float("nan"), "Expected a log retention of at least 0 .* got: nan"),
         ("log_retention_s", float("inf"), "Expected a log retention of at least 0 .* got: inf"),
-        ("scrape_load_s", -1.0, "Expected a period of load from 0 to 60 s, got: -1"),
-        ("scrape_load_s", float("nan"), "Expected a period of load from 0 to 60 s, got: nan"),
     ],
 )
 def test_values_beyond_them_are_refused(field: str, bad: object, expected: str) -> None:
     with pytest.raises(ConfigurationError, match=expected):
         Settings(**{field: bad})  # type: ignore[arg-type]
+
+
+def test_a_period_of_load_has_bounds() -> None:
+    for period_s in (0.0, 0.1, LOAD_PERIOD_MAX_S):
+        assert LoadSettings(scrape_s=period_s).scrape_s == period_s
+    for period_s, shown in ((-1.0, "-1"), (float("nan"), "nan")):
+        with pytest.raises(ConfigurationError, match=f"load from 0 to 60 s, got: {shown}"):
+            LoadSettings(scrape_s=period_s)
 
 
 # The environment

@@ -17,7 +17,6 @@ from routing.log.embedded import RoutingLog
 from routing.metrics import ROUTING
 from routing.observed.hot_prefixes import HOT_SCOPES_MAX
 from routing.observed.promise_totals import Totals
-from schemas.conditions import Conditions
 from schemas.identities import PrefixScope
 from schemas.metric_family import Family, RoleCollector, Samples
 from schemas.routing_records import (
@@ -27,6 +26,7 @@ from schemas.routing_records import (
     PrefixMark,
     Target,
 )
+from tests.routing import routing_log
 from tests.unit.routing.observed.records import RUN, a_decision, an_outcome
 from tests.unit.routing.sample_decisions import SCOPE, decision
 
@@ -51,12 +51,12 @@ def forgotten(log: RoutingLog) -> dict[str, float]:
 def test_each_bound_that_was_reached_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = RoutingLog(tmp_path / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    log = routing_log(tmp_path)
     assert forgotten(log) == {}
     for number in range(HOT_SCOPES_MAX + 3):
         scope = SCOPE._replace(model_name=f"m{number}")
         log.queue.push_decision(1, decision(number, scope=scope, marks=MARKS))
-    log.write()
+    log.writer.write()
     assert forgotten(log) == {"hot_scopes": 3}
 
     monkeypatch.setattr(by_target, "LOAD_TARGETS_MAX", 2)
@@ -78,7 +78,7 @@ def test_each_bound_that_was_reached_is_counted(
 def test_counters_of_promises_are_the_sums_of_all_rows(tmp_path: Path) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    log = RoutingLog(tmp_path / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    log = routing_log(tmp_path)
     now = time.time()
     for number in range(60):
         held = 16 * chance.randrange(80)
@@ -94,7 +94,7 @@ def test_counters_of_promises_are_the_sums_of_all_rows(tmp_path: Path) -> None:
                 ttft_s=chance.choice([None, chance.random()]),
             )
             log.queue.push_outcomes([(RUN, msgspec.structs.replace(outcome, time=now))])
-    log.write()
+    log.writer.write()
     whole = Totals()
     for row in log.folded.read(lambda fold: fold.observations.totals.rows()).values():
         whole.add(row)

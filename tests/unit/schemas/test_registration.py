@@ -14,7 +14,15 @@ from schemas.limits import (
     LABELS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
-from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration, is_new
+from schemas.registration import (
+    MOONCAKE,
+    NO_EVENTS,
+    Label,
+    PublisherKind,
+    Registration,
+    is_new,
+    restated_by,
+)
 from schemas.topics import encode_publisher, encode_registration
 
 OLD: dict[str, Any] = {
@@ -72,6 +80,47 @@ def test_engines_without_events_share_no_endpoint_and_still_a_name() -> None:
         is_new(SILENT, {PLAIN.publisher: PLAIN})
     with pytest.raises(RegistrationConflictError, match="service key"):
         is_new(PLAIN, {SILENT.publisher: SILENT})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "restates"),
+    [
+        ({}, {"kv_cache_groups": "one", "kv_partial_reuse": "none", "lora_reload": "none"}, True),
+        ({"kv_cache_groups": "one"}, {}, True),
+        ({}, {"role": "decode", "labels": (Label("a", "b"),), "kv_capacity_tokens": 1}, True),
+        ({}, {"kv_offloading": "native"}, True),
+        ({"kv_offloading": "native"}, {}, False),
+        ({}, {"kv_offloading": "lmcache"}, False),
+        ({}, {"kv_offloading": "none"}, False),
+        ({"kind": MOONCAKE, "kv_offloading": "native"}, {"kind": MOONCAKE}, True),
+        ({}, {"kv_cache_groups": "one", "endpoint": "tcp://a:2"}, False),
+        ({}, {"kv_cache_groups": "one", "instance_id": "b"}, False),
+        ({}, {"kv_cache_groups": "one", "lora_name": "x"}, False),
+        ({}, {}, False),
+    ],
+)
+def test_what_says_how_an_engine_is_and_not_what_its_stream_is_restates_it(
+    before: Any, after: Any, restates: bool
+) -> None:
+    first, second = (msgspec.structs.replace(PLAIN, **one) for one in (before, after))
+    assert second.restates(first) is restates
+    assert (restated_by(second, {first.publisher: first}) == [first]) is restates
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"kv_partial_reuse": "none"}, "kv_partial_reuse is left out, got: none"),
+        ({"labels": (Label("a", "b"),)}, "labels is left out, got: "),
+        ({"replay_endpoint": "tcp://a:2"}, "replay_endpoint is left out, got: tcp://a:2"),
+        ({"dp_rank": 0, "max_num_seqs": 3}, "max_num_seqs is 0, got: 3"),
+    ],
+)
+def test_a_conflict_names_what_differs(fields: Any, text: str) -> None:
+    other = msgspec.structs.replace(PLAIN, **fields)
+    with pytest.raises(RegistrationConflictError) as refused:
+        is_new(other, {PLAIN.publisher: PLAIN})
+    assert refused.value.differs.startswith(text)
 
 
 def test_what_is_said_of_an_instance_comes_back_as_it_was_written() -> None:

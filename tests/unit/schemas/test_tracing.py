@@ -68,7 +68,7 @@ def test_what_is_no_context_is_none(text: str) -> None:
 
 def test_a_record_of_before_has_none_and_a_wrong_one_costs_nothing() -> None:
     fields = msgspec.msgpack.decode(encode_routing(decisions(1)))
-    for nothing in (0.0, "", ""):  # decode_s, tracestate, traceparent
+    for nothing in (False, 0.0, "", ""):  # is_sure, decode_s, tracestate, traceparent
         assert fields["decisions"][0].pop() == nothing, "the last fields, for older readers"
     record = decode_routing(msgspec.msgpack.encode(fields))
     assert isinstance(record, DecisionsRecord)

@@ -1,12 +1,17 @@
+import errno
 import os
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rocksdict import DBCompressionType, Options, Rdict
 
 from schemas.errors import DataDirectoryInUseError, DiskError, StorageError
 from storage.faults import PID_FILE
+from storage.files import takes_direct_io
 from storage.rocksdb import (
+    HISTORY,
     LOG,
     SPOOL,
     TABLE,
@@ -35,6 +40,47 @@ def test_what_was_written_is_there_after_every_opening(tmp_path: Path, preset: P
     database.close()
     database = Database(tmp_path, preset)
     assert list(database.scan(b"", b"")) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    database.close()
+
+
+def left_by_a_kill(database: Database, to: Path) -> list[tuple[bytes, bytes]]:
+    """What the files have while the database is open."""
+    shutil.copytree(database.path, to)
+    left = Database(to, HISTORY)
+    found = list(left.scan(b"", b""))
+    left.close()
+    return found
+
+
+def test_of_a_history_a_kill_leaves_what_was_synced_and_no_hole(tmp_path: Path) -> None:
+    database = Database(tmp_path / "open", HISTORY)
+    put(database, a=b"1")
+    database.sync()
+    put(database, b=b"2")
+    assert left_by_a_kill(database, tmp_path / "killed") == [(b"a", b"1")]
+    database.close()
+    database = Database(tmp_path / "open", HISTORY)
+    assert list(database.scan(b"", b"")) == [(b"a", b"1"), (b"b", b"2")]
+    database.close()
+
+
+def test_a_file_system_without_direct_io_takes_data_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.open
+
+    def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path))
+        return really(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refusing)
+    assert not takes_direct_io(tmp_path)
+    database = Database(tmp_path, LOG)
+    put(database, a=b"1")
+    database.flush()
+    assert database.get(b"a") == b"1"
+    assert not list(tmp_path.glob("*.tmp"))
     database.close()
 
 

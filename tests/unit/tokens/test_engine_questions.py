@@ -10,7 +10,7 @@ from tokens.engine_questions import (
     QUESTIONS_S,
     UNANSWERED_MIN,
     EngineQuestions,
-    Unanswered,
+    UnansweredModel,
 )
 
 
@@ -26,7 +26,7 @@ def test_prompts_without_tokens_are_counted_among_the_latest() -> None:
     assert questions.unanswered(1000.0) == []
     ask(questions, 1, answered=False, now=1001.0)
     asked = UNANSWERED_MIN + 20
-    expected = [Unanswered("default", "m", asked, UNANSWERED_MIN, 1001.0)]
+    expected = [UnansweredModel("default", "m", asked, UNANSWERED_MIN, 1001.0)]
     assert questions.unanswered(1001.0) == expected
     ask(questions, QUESTIONS_KEPT_MAX, answered=True, now=1002.0)
     assert questions.unanswered(1002.0) == []

@@ -4,14 +4,15 @@ use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use listener::Bounds;
 use listener::counts::Queries;
 use listener::shown::{Service, Verdict};
+use listener::{Bounds, Rights};
 use prefix_index::core::Core;
 use prefix_index::names::ScopeRef;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::boards::RouteBoards;
 use crate::python::Kernel;
 
 /// A `query_api.http.listener.Answers`.
@@ -62,6 +63,7 @@ impl Listener {
     #[pyo3(signature = (
         descriptor, answers, *, threads, states, seconds, tokens, body_bytes, bodies_bytes,
         request_s, idle_s, connections, descriptor_max, needs_keys=false, answers_traced=true,
+        boards=None,
     ))]
     #[expect(clippy::too_many_arguments, reason = "they are named where it is called")]
     fn new(
@@ -79,6 +81,7 @@ impl Listener {
         descriptor_max: RawFd,
         needs_keys: bool,
         answers_traced: bool,
+        boards: Option<Py<RouteBoards>>,
     ) -> PyResult<Self> {
         let bounds = Bounds {
             body_bytes,
@@ -93,7 +96,14 @@ impl Listener {
         let listening = owned(descriptor).into();
         let answers = Answers(answers);
         let started = listener::Listener::start(
-            listening, threads, answers, bounds, needs_keys, states, &queries,
+            listening,
+            threads,
+            answers,
+            bounds,
+            needs_keys,
+            states,
+            &queries,
+            boards.map(|boards| boards.get().0.clone()),
         )?;
         Ok(Self(started))
     }
@@ -136,9 +146,16 @@ impl Listener {
         self.0.change();
     }
 
-    #[pyo3(signature = (field, seconds, tenants, /))]
-    fn admit(&self, field: &[u8], seconds: f64, tenants: Option<Vec<String>>) {
-        self.0.admit(field, duration(seconds), tenants);
+    #[pyo3(signature = (field, seconds, queries, routes, tenants, /))]
+    fn admit(
+        &self,
+        field: &[u8],
+        seconds: f64,
+        queries: bool,
+        routes: bool,
+        tenants: Option<Vec<String>>,
+    ) {
+        self.0.admit(field, duration(seconds), Rights { queries, routes }, tenants);
     }
 
     fn forget_admitted(&self) {

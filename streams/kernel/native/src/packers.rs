@@ -16,6 +16,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::convert::{bytes_of, describe};
 use crate::gil::detached_if;
+use crate::messages::MessageRun;
 
 // See `gil`.
 const DETACHED_ARRAY_BYTES: usize = 128 * 1024;
@@ -177,12 +178,19 @@ impl BatchPacker {
     #[pyo3(signature = (messages, sequence, bytes_max, /))]
     fn pack_run<'py>(
         &self,
-        messages: &Bound<'py, PyList>,
+        messages: &Bound<'py, PyAny>,
         sequence: u64,
         bytes_max: usize,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let py = messages.py();
+        if let Ok(run) = messages.cast::<MessageRun>() {
+            let run = run.get();
+            let is_long = run.size_bytes() > DETACHED_BATCH_BYTES;
+            let pack = || self.packer.pack_run(run.batches(), sequence, bytes_max);
+            return fields_of(py, detached_if(is_long, py, pack));
+        }
         // Of three frames each; what has others is not part of a run.
+        let messages = messages.cast::<PyList>()?;
         let mut frames = Vec::with_capacity(messages.len());
         for message in messages.iter() {
             let message = message.cast_into::<PyList>()?;
@@ -199,14 +207,19 @@ impl BatchPacker {
             .collect();
         let size_bytes: usize = batches.iter().map(|(_, payload)| payload.len()).sum();
         let is_long = size_bytes > DETACHED_BATCH_BYTES;
-        let packed =
-            detached_if(is_long, py, || self.packer.pack_run(batches, sequence, bytes_max));
-        let run = PyBytes::new(py, &packed.run);
-        let names = names_of(py, &packed.lora_names)?;
-        let first_blocks = PyBytes::new(py, &packed.first_blocks);
-        let PackedRun { digests, engine_time, events, media, .. } = packed;
-        (digests, engine_time, events, run, names, media, first_blocks).into_pyobject(py)
+        let pack = || self.packer.pack_run(batches, sequence, bytes_max);
+        fields_of(py, detached_if(is_long, py, pack))
     }
+}
+
+fn fields_of<'py>(py: Python<'py>, packed: PackedRun<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    let digests: Vec<u8> = packed.digests.iter().flat_map(|digest| digest.to_ne_bytes()).collect();
+    let digests = PyBytes::new(py, &digests);
+    let run = PyBytes::new(py, &packed.run);
+    let names = names_of(py, &packed.lora_names)?;
+    let first_blocks = PyBytes::new(py, &packed.first_blocks);
+    let PackedRun { engine_time, events, media, .. } = packed;
+    (digests, engine_time, events, run, names, media, first_blocks).into_pyobject(py)
 }
 
 fn names_of<'py>(py: Python<'py>, names: &[Cow<'_, str>]) -> PyResult<Bound<'py, PyTuple>> {

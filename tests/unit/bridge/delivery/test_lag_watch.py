@@ -10,9 +10,10 @@ import pytest
 from bridge.delivery import lag_watch, partition_lag
 from bridge.delivery.lag_watch import LagWatch
 from bridge.delivery.outbox import Outbox
-from bridge.delivery.partition_lag import LAG_BYTES_FIRST, PartitionLag
+from bridge.delivery.partition_lag import LAG_BYTES_FIRST, LAG_S, PartitionLag
 from brokers.errors import KafkaError
-from brokers.group_offsets import GroupOffsets
+from brokers.group_offsets import GroupOffset, GroupOffsets
+from schemas.folded_work import FoldedWork, encode_work
 from schemas.identities import PublisherKey
 from tests.fakes import registration
 
@@ -22,15 +23,20 @@ ONE, TWO = (registration(name).publisher for name in ("a", "b"))
 class FakeOffsets:
     def __init__(self) -> None:
         self.committed: dict[int, int] = {}
+        self.said: dict[int, str] = {}
         self.asked: list[list[int]] = []
         self.failure: Exception | None = None
         self.closed = 0
 
-    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, int]:
+    async def fetch(self, partitions: Iterable[int]) -> Mapping[int, GroupOffset]:
         self.asked.append(list(partitions))
         if self.failure is not None:
             raise self.failure
-        return {one: self.committed[one] for one in self.asked[-1] if one in self.committed}
+        return {
+            one: GroupOffset(self.committed[one], self.said.get(one, ""))
+            for one in self.asked[-1]
+            if one in self.committed
+        }
 
     async def close(self) -> None:
         self.closed += 1
@@ -122,6 +128,22 @@ def test_only_partitions_in_which_somebody_waits_are_asked_for_until_that_ends()
     bench = play(scenario)
     assert set(map(tuple, bench.offsets.asked)) == {(1,)}
     assert bench.offsets.closed == 1
+
+
+def test_what_workers_say_beside_their_offset_is_how_much_may_be_before_them() -> None:
+    async def scenario(bench: Bench) -> None:
+        bench.offsets.committed = {0: 4, 1: 4}
+        work = FoldedWork(4, 4 * LAG_BYTES_FIRST, LAG_S)
+        bench.offsets.said = {0: encode_work(work), 1: "of another version"}
+        bench.hold(0, ONE)
+        bench.hold(1, TWO)
+        await bench.until(lambda: len(bench.offsets.asked) > 1)
+
+    lags = play(scenario).lags
+    assert [lag._pace.amount for lag in lags[:2]] == [
+        pytest.approx(4 * LAG_BYTES_FIRST, rel=0.01),
+        LAG_BYTES_FIRST,
+    ]
 
 
 @pytest.mark.parametrize("failure", [KafkaError("no"), OSError("away"), TimeoutError()])

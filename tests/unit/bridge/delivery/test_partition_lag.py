@@ -14,8 +14,10 @@ from bridge.delivery.partition_lag import (
     LAG_RECORD_BYTES,
     LAG_RECORDS_MAX,
     LAG_S,
+    LAG_UNSAID_S,
     PartitionLag,
 )
+from schemas.folded_work import FoldedWork
 from tests.fakes import registration
 
 A, B, C = (registration(name).publisher for name in ("a", "b", "c"))
@@ -95,18 +97,32 @@ def test_the_limit_follows_how_fast_the_workers_are_while_somebody_waits() -> No
     lag = fresh_lag()
     written(lag, ONE, [QUARTER] * 4, 0)
     assert lag.folded(1, 1.0) == []
-    assert lag.folded(2, 1.0 + LAG_S / 100) == []
+    assert lag.folded(2, 1.0 + LAG_UNSAID_S / 100) == []
     assert limit(lag) == LAG_BYTES_FIRST, "nobody waited: they may have had nothing to do"
     written(lag, ONE, [QUARTER] * 16, 4)
     assert lag.holds_back(ONE, 2.0)
-    assert lag.folded(4, 2.0 + LAG_S / 100) == []
+    assert lag.folded(4, 2.0 + LAG_UNSAID_S / 100) == []
     assert limit(lag) == LAG_BYTES_FIRST, "what was folded before counts for no time"
-    assert lag.folded(8, 2.0 + 2.01 * LAG_S) == []
+    assert lag.folded(8, 2.0 + 2.01 * LAG_UNSAID_S) == []
     assert limit(lag) == pytest.approx(LAG_BYTES_FIRST / 2, rel=0.01)
     before = limit(lag)
-    assert lag.folded(12, 2.0 + 2.26 * LAG_S) == []
+    assert lag.folded(12, 2.0 + 2.26 * LAG_UNSAID_S) == []
     assert limit(lag) > before
-    assert lag.folded(20, 2.0 + 100 * LAG_S) == [A]
+    assert lag.folded(20, 2.0 + 100 * LAG_UNSAID_S) == [A]
+    assert limit(lag) == LAG_BYTES_MIN, "however slow they are"
+
+
+def test_the_limit_is_what_workers_say_they_fold_however_seldom_they_are_heard_of() -> None:
+    lag = fresh_lag()
+    written(lag, ONE, [QUARTER] * 8, 0)
+    assert lag.holds_back(ONE, 1.0)
+    size_bytes = 4 * QUARTER
+    work = FoldedWork(4, size_bytes, LAG_S / 4)
+    assert lag.folded(4, 2.0, work) == [A]
+    assert limit(lag) == pytest.approx(4 * LAG_BYTES_FIRST, rel=1e-6), "records count, too"
+    assert lag.folded(4, 9.0, FoldedWork(1, 1, 1.0)) == []
+    assert limit(lag) == pytest.approx(4 * LAG_BYTES_FIRST, rel=0.01), "that was heard before"
+    lag.folded(8, 10.0, FoldedWork(4, size_bytes, 100 * LAG_S))
     assert limit(lag) == LAG_BYTES_MIN, "however slow they are"
 
 

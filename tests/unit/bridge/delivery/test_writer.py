@@ -624,7 +624,7 @@ def test_what_is_in_the_spool_waits_for_the_workers_and_that_of_others_does_not(
         assert len(run.broker.records(ONE)) == before
         assert writer.lags[place].folded(writer.ends()[place], time.monotonic()) == [ONE]
         if how == "told":
-            writer.let_go_on([ONE, other])
+            writer.resume_held_back([ONE, other])
         else:
             await writer.check()
         await until(lambda: len(run.broker.records(ONE)) > before)
@@ -662,7 +662,7 @@ def test_what_overflows_of_one_publisher_goes_to_the_spool_and_that_of_others_do
         await until(lambda: sequences(run.broker.records(other)) == [0])
         for _ in range(500):
             for publisher in writer.lags[place].folded(writer.ends()[place], time.monotonic()):
-                writer.let_go_on([publisher])
+                writer.resume_held_back([publisher])
             if not run.spool.records and await writer.flush(1):
                 break
             await asyncio.sleep(0.001)

@@ -5,16 +5,16 @@ from collections import Counter
 import msgspec
 import pytest
 
+from bridge.engine_http.bounds import LOAD_PERIOD_MAX_S
 from bridge.engine_http.load_answers import (
     WAYS,
     Loads,
     RankLoad,
-    check_period,
     read_ranks,
     samples_of,
 )
+from bridge.engine_http.load_settings import check_period
 from schemas.errors import ConfigurationError
-from schemas.limits import LOAD_PERIOD_MAX_S
 from schemas.registration import PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
 

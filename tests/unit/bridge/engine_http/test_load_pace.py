@@ -2,6 +2,7 @@
 
 import pytest
 
+from bridge.engine_http.bounds import LOAD_PERIOD_MAX_S
 from bridge.engine_http.load_pace import (
     LOAD_BACKOFF_MAX_S,
     LOAD_COST_S,
@@ -10,7 +11,6 @@ from bridge.engine_http.load_pace import (
     LoadPace,
     pause_s,
 )
-from schemas.limits import LOAD_PERIOD_MAX_S
 
 
 def test_a_few_are_asked_as_often_as_is_wanted() -> None:

@@ -435,6 +435,6 @@ def test_one_that_does_not_answer_twice_is_away_and_others_are_not_told_of_so() 
 def test_what_does_not_say_its_load_is_told_what_would(
     kind: str, ranks: int, reason: str, text: str
 ) -> None:
-    asked = load_watch._Asked(LoadServer(PublisherKind(kind), "http://127.0.0.1:1"))
+    asked = load_watch._ServerState(LoadServer(PublisherKind(kind), "http://127.0.0.1:1"))
     asked.targets = tuple(Target("default", "a", rank) for rank in range(ranks))
     assert load_watch._remedy(asked, reason).startswith(text)

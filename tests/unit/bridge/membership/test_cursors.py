@@ -402,6 +402,19 @@ def test_an_incarnation_behind_what_retention_has_dropped_is_noted_at_once() -> 
     assert states[ONE.publisher].cursor == Cursor(11, -1), "no further one"
 
 
+@pytest.mark.parametrize("then", [UnregisteredRecord(**envelope(ONE)), registered(ONE)])
+def test_who_may_be_registered_unread_is_unregistered_once(then: Record) -> None:
+    topics = Topics()
+    write_note(topics, ONE, 4)
+    topics.record(*(events(TWO, 1, n, n) for n in range(9)))
+    assert recover(topics, 0)[1][ONE.publisher].has_unread is False
+    topics.begins[TOPICS.events.name, 0] = 9
+    made, states = recover(topics, 0)
+    assert states[ONE.publisher].has_unread is True
+    made.written(ONE.publisher, then, 9)
+    assert states[ONE.publisher].has_unread is False
+
+
 def test_where_no_note_was_ever_written_no_incarnation_of_a_retired_log_is_begun_again() -> None:
     topics = Topics()
     topics.record(*(events(ONE, 1, n, n) for n in range(9)), events(TWO, 4, 0, 0))
@@ -455,6 +468,7 @@ def test_a_note_that_could_not_be_written_is_written_again() -> None:
     made.renote([ONE.publisher, TWO.publisher])
     assert made.take_notes() == notes
     assert made.take_notes([TWO.publisher]) == {}, "of which nothing is known"
+    assert made.take_notes([TWO.publisher, ONE.publisher]) == notes
 
 
 def test_publishers_of_other_partitions_are_forgotten() -> None:

@@ -1,12 +1,19 @@
 """What waits for the owner of the publishers while it is busy."""
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
+from bridge.membership import ownership
+from bridge.membership.cursors import LogState
 from bridge.membership.ownership import Ownership
+from schemas.errors import EndpointError
 from schemas.identities import PublisherKey
+from schemas.positions import Cursor
+from schemas.records import UnregisteredRecord
 from schemas.registration import Registration
 from tests.unit.bridge.messages import registration
 
@@ -107,6 +114,29 @@ def test_what_has_been_forgotten_is_not_forgotten_again_for_a_later_change(
     assert done == [(ONE, None), (ONE, OLD), (ONE, NEW)]
 
 
+@pytest.mark.parametrize(
+    ("known", "is_due"),
+    [
+        (LogState(0), False),
+        (LogState(0, registered=7), True),
+        (LogState(0, has_unread=True), True),
+    ],
+)
+def test_who_is_not_in_the_registry_is_unregistered_where_a_table_may_have_it(
+    known: LogState, is_due: bool
+) -> None:
+    cursors, partition, written = mock.AsyncMock(), mock.Mock(), mock.Mock()
+    cursors.known = mock.Mock(return_value=[ONE])
+    cursors.recover.return_value = {ONE: known}
+    partition.has_forgotten.return_value = True
+    owner: Any = alone()
+    owner._cursors, owner._lease, owner._writer = cursors, mock.Mock(), mock.Mock(append=written)
+    owner._lease.clock.unix.return_value = 5.0
+    asyncio.run(owner._end_registrations({0: partition}, set()))
+    due = [UnregisteredRecord.of(ONE, 5.0)] if is_due else []
+    assert [record for call in written.call_args_list for record in call.args[0]] == due
+
+
 def test_what_the_registry_still_brings_after_the_stop_begins_no_takeover() -> None:
     """The sockets are closed by then: it would be an unexpected error in the log."""
 
@@ -141,3 +171,37 @@ def test_a_rebalance_waits_until_it_is_noted_who_is_kept(monkeypatch: pytest.Mon
     monkeypatch.setattr(Ownership, "_revoke", revoke)
     asyncio.run(run())
     assert steps == ["holds 1", "keeps 1", "holds 3", "keeps 3"]
+
+
+def test_who_cannot_be_followed_is_refused_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ownership, "PUBLISHERS_MAX", 2)
+    asked: list[Registration] = []
+
+    async def follow(wanted: Registration) -> None:
+        asked.append(wanted)
+        raise EndpointError("for a test")
+
+    owner = alone()
+    followed: dict[PublisherKey, object] = {BEFORE: None}
+    owner._follower = SimpleNamespace(followed=followed, follow=follow)  # type: ignore[assignment]
+    asyncio.run(owner._follow(OLD))
+    followed[TWO] = None  # there is no room for another one
+    asyncio.run(owner._follow(OLD))
+    assert (asked, owner.refused) == ([OLD], 2)
+
+
+@pytest.mark.parametrize(
+    ("ours", "logged", "is_same"),
+    [
+        (Cursor(2, 5), Cursor(2, 5), True),
+        (Cursor(2, 5), Cursor(2, 6), False),
+        (Cursor(1, -1), Cursor(0, -1), True),  # nothing was written yet
+        (Cursor(1, -1), Cursor(2, -1), False),
+        (Cursor(1, 1), Cursor(0, 1), False),
+        (Cursor(1, 0), Cursor(0, -1), False),
+    ],
+)
+def test_the_log_has_what_this_bridge_has_written(
+    ours: Cursor, logged: Cursor, is_same: bool
+) -> None:
+    assert ownership._same(ours, logged) is is_same

@@ -18,7 +18,7 @@ from schemas.errors import (
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import LMCACHE, NO_EVENTS, Registration
+from schemas.registration import LMCACHE, NO_EVENTS, Label, Registration
 from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
 
@@ -245,6 +245,39 @@ def test_what_replaces_a_registration_of_the_same_engine_says_so(
 
     (gone,) = [one for one in play(scene).bench.sink.records if isinstance(one, UnregisteredRecord)]
     assert (gone.continues is True) is is_same
+
+
+SAYS: Any = [
+    {"kv_cache_groups": "one"},
+    {"kv_partial_reuse": "none", "kv_cache_groups": "one"},
+    {"lora_reload": "none"},
+    {"kv_offloading": "native"},
+    {"labels": (Label("rack", "r1"),), "role": "prefill"},
+    {"kv_bytes_per_token": 1, "max_num_seqs": 2, "kv_capacity_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("how", ["replace", "restate"])
+@pytest.mark.parametrize("says", SAYS)
+def test_what_says_other_things_of_a_publisher_leaves_it_where_it_is(
+    says: dict[str, Any], how: str
+) -> None:
+    new = msgspec.structs.replace(PLAIN, **says)
+
+    async def scene(office: Office) -> None:
+        await office.registrar.register(PLAIN)
+        await office.bench.receive(live(0))
+        with pytest.raises(RegistrationConflictError):
+            await office.registrar.register(new)
+        assert await office.registrar.register(new, **{how: True}) == [new]
+        assert await office.registrar.register(new, **{how: True}) == []
+        await office.bench.receive(live(1))
+        assert office.ended == []
+        assert list(office.table.registrations().values()) == [new]
+        assert office.bench.pump.followed[ONE].registration == new
+
+    kinds = [type(one).__name__ for one in play(scene).bench.sink.records]
+    assert kinds == ["RegisteredRecord", "EventsRecord", "RegisteredRecord", "EventsRecord"]
 
 
 def test_what_has_another_name_is_never_replaced() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.held_batches import IntakeTotals
 from bridge.publisher.sequencer import Intake, Sequencer
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.raw_message import RawMessage, Received
 from bridge.wire import DecodedBatch
 from schemas.arrays import ArrayPacker
 from schemas.clock import REAL_CLOCK
@@ -40,13 +40,13 @@ class Sequencers:
     def remove(self, publisher: PublisherKey) -> None:
         self._sequencers.pop(publisher).forget()
 
-    def process(self, messages: Sequence[RawMessage], now: float) -> list[SequencedRecord]:
-        return self._intake.process(messages, now)
+    def process(self, received: Sequence[Received], now: float) -> list[SequencedRecord]:
+        return self._intake.process(received, now)
 
     def process_until(
-        self, messages: Sequence[RawMessage], now: float, until: float
+        self, received: Sequence[Received], now: float, until: float
     ) -> tuple[list[SequencedRecord], int]:
-        return self._intake.process_until(messages, now, until)
+        return self._intake.process_until(received, now, until)
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
         return self._sequencers[message.publisher].decode(message)

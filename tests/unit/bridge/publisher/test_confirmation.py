@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from random import Random
 from typing import cast
 
 import msgspec
@@ -10,6 +11,7 @@ import pytest
 from bridge.bounds import WATCH_LATE_S
 from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.publisher import (
+    CHECK_AGAIN_MAX_S,
     CHECK_AGAIN_S,
     CHECK_FAILURES_MAX,
     CHECK_HOLD_MAX_S,
@@ -28,6 +30,7 @@ from bridge.publisher.publisher import (
     PublisherStatement,
 )
 from bridge.publisher.waits import Wait
+from bridge.wire.drop_reasons import DropReason
 from schemas.answer_states import Doubt
 from schemas.limits import CHECK_LATE_S, LINK_SETTLE_S, REPEATS_DOUBTED
 from schemas.registration import Registration
@@ -36,6 +39,9 @@ from tests.unit.bridge.messages import registration
 
 PLAIN = registration()
 REPLAYS = msgspec.structs.replace(PLAIN, replay_endpoint="tcp://127.0.0.1:5558")
+BY_HTTP = [
+    msgspec.structs.replace(one, http_endpoint="http://127.0.0.1:8000") for one in (PLAIN, REPLAYS)
+]
 
 
 UNSEEN = Look(
@@ -216,13 +222,13 @@ def test_a_message_without_a_place_is_a_doubt_until_its_engine_or_a_batch_dispel
 
 
 def test_one_whose_place_is_no_longer_known_is_doubted_at_once(confirmed: Scene) -> None:
-    confirmed.followed.hold(7.0)
+    confirmed.followed.unplace(7.0)
     assert confirmed.followed.doubted == (Doubt.CATCHING_UP, 7.0)
     assert confirmed.followed.has_news
     assert confirmed.followed.waits_for == (Wait.PLACE,)
     down = Scene()
     down.see()
-    down.followed.hold(7.0)
+    down.followed.unplace(7.0)
     assert down.followed.doubted == (Doubt.LINK_DOWN, 1e9 + down.now), "it was doubted already"
 
 
@@ -230,7 +236,7 @@ def test_the_repair_of_one_whose_place_is_no_longer_known_ends(confirmed: Scene)
     async def scene() -> None:
         under_way = asyncio.create_task(asyncio.sleep(60))
         assert confirmed.followed.ask(lambda: under_way, is_check=False)
-        confirmed.followed.hold(7.0)
+        confirmed.followed.unplace(7.0)
         assert confirmed.followed.repair is None
         assert confirmed.followed.interrupted
         await asyncio.wait([under_way], timeout=10)
@@ -310,6 +316,30 @@ def test_a_silent_engine_is_asked_again_at_first_soon_and_then_now_and_then(
     assert confirmed.asks() is EngineQuestion.NOTHING
     confirmed.see(0.1)
     assert confirmed.asks() is EngineQuestion.CHECK
+
+
+def _pauses(scene: Scene, questions: int) -> list[float]:
+    """Until its engine is asked, each time; it says that nothing is missing."""
+    pauses = []
+    for _ in range(questions):
+        since = scene.now
+        while scene.asks() is EngineQuestion.NOTHING:
+            scene.see(0.5)
+        pauses.append(scene.now - since)
+        assert scene.ask(None) is None
+    return pauses
+
+
+def test_an_engine_that_stays_silent_is_asked_less_often(confirmed: Scene) -> None:
+    confirmed.see(1.0, messages=1)
+    usual = [CHECK_SILENCE_S, CHECK_AGAIN_S, CHECK_SILENCE_S + CHECK_AGAIN_S]
+    expected = [*usual, 2 * usual[-1], CHECK_AGAIN_MAX_S, CHECK_AGAIN_MAX_S]
+    assert _pauses(confirmed, 6) == expected
+    confirmed.see(1.0, messages=2)
+    assert _pauses(confirmed, 3) == usual, "as soon as before once it was heard"
+    confirmed.see(CHECK_AGAIN_S, link=2)
+    expected = [LINK_SETTLE_S, CHECK_AGAIN_S, CHECK_AGAIN_S + LINK_SETTLE_S]
+    assert _pauses(confirmed, 3) == pytest.approx(expected, abs=0.5), "and over another link"
 
 
 def test_an_engine_that_has_answered_at_its_last_message_is_not_soon_asked_again(
@@ -496,7 +526,7 @@ def test_of_a_new_one_nothing_is_under_way_and_nothing_was_said() -> None:
         (Wait.PLACE,),
         False,
     )
-    assert (followed.held_since, followed.said) == (None, None)
+    assert (followed.held_since, followed.last_statement) == (None, None)
     followed.cancel_repair()
     assert not followed.interrupted, "there was none"
 
@@ -539,10 +569,10 @@ def test_while_something_is_missing_it_is_catching_up_while_it_is_checked_it_sta
 def test_what_was_written_of_it_is_remembered_and_is_news_no_more() -> None:
     followed = Publisher(REPLAYS)
     assert followed.has_news
-    followed.said = followed.says
-    assert followed.said.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
+    followed.last_statement = followed.statement
+    assert followed.last_statement.doubted == PublisherDoubt(Doubt.CATCHING_UP, 0.0)
     assert not followed.has_news
-    followed.said = PublisherStatement(PublisherDoubt(None, 8.0), None, None)
+    followed.last_statement = PublisherStatement(PublisherDoubt(None, 8.0), None, None)
     assert followed.has_news
 
 
@@ -665,7 +695,7 @@ def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> 
         return confirmed.followed
 
     confirmed.ask(None)
-    rested().hold(0.0)
+    rested().unplace(0.0)
     assert confirmed.followed.rests_until == 0.0
     confirmed.followed.place()
     rested().begin_again()
@@ -676,8 +706,54 @@ def test_what_is_done_with_it_or_waits_of_it_ends_its_rest(confirmed: Scene) -> 
     confirmed.ask(None)
     confirmed.see(is_waiting=True)
     assert confirmed.followed.rests_until == 0.0
-    confirmed.see(has_waiting=True)
+    confirmed.see(is_waiting=False, has_waiting=True)
     assert confirmed.followed.rests_until == 0.0
+
+
+def happen(scene: Scene, random: Random) -> None:
+    """Something of what ends a rest, or begins one."""
+    followed, engine = scene.followed, scene.followed.engine
+    match random.randrange(10):
+        case 0:
+            link = LinkNumber(scene.seen.link + 1)
+            scene.see(random.choice([0.0, 0.3]), connected=True, link=link)
+        case 1:
+            scene.see(random.choice([0.0, 2.0]), connected=random.random() < 0.7)
+        case 2:
+            scene.see(0.3, messages=scene.seen.messages + 1, late_s=random.choice([0.0, 9.0]))
+        case 3:
+            scene.see(0.2, is_waiting=random.random() < 0.3, has_waiting=random.random() < 0.3)
+        case 4:
+            scene.see(proven_link=scene.seen.link, is_doubted=random.random() < 0.3)
+        case 5:
+            followed.distrust(scene.now)
+        case 6:
+            scene.see(is_silent=random.random() < 0.3, received_until=scene.now - 1.5)
+        case 7:
+            followed.place() if followed.sequencer.is_held else followed.unplace(0.0)
+        case 8 if engine is not None:
+            engine.probed(scene.now, is_there=random.random() < 0.7)
+            engine.read(scene.now, scene.seen.link, None)
+        case _ if followed.can_replay and scene.seen.connected:
+            scene.ask(random.choice([None, None, Doubt.REPLAY_SILENT, Doubt.REPLAY_UNMATCHED]))
+    scene.see()
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_while_it_rests_nothing_changes_but_by_what_ends_its_rest(seed: int) -> None:
+    """So a look at it would have said the same, and asked nothing."""
+    random = Random(seed)
+    scene = Scene(random.choice([PLAIN, REPLAYS, *BY_HTTP]))
+    followed = scene.followed
+    for _ in range(40):
+        happen(scene, random)
+        doubt, until = followed.doubted.doubt, followed.rests_until
+        assert until <= scene.now + LOOK_REST_S
+        while scene.now + 0.25 < until:
+            assert scene.asks() is EngineQuestion.NOTHING, f"seed {seed}"
+            assert not followed.probes(scene.now), f"seed {seed}"
+            assert not followed.reads_process(scene.now), f"seed {seed}"
+            assert scene.see(0.25) is doubt, f"seed {seed}, {until - scene.now} s before its end"
 
 
 def test_a_replay_socket_that_has_never_answered_is_said_once_and_until_it_answers(
@@ -686,16 +762,16 @@ def test_a_replay_socket_that_has_never_answered_is_said_once_and_until_it_answe
     scene = Scene()
     scene.see(connected=True, link=1, messages=1, proven_link=1)
     scene.now += LINK_SETTLE_S
-    assert not scene.followed.says.troubles.has_dead_replay
+    assert not scene.followed.statement.troubles.has_dead_replay
     for _ in range(2):
         scene.ask(Doubt.REPLAY_SILENT)
-        assert scene.followed.says.troubles.has_dead_replay
+        assert scene.followed.statement.troubles.has_dead_replay
     (record,) = caplog.records
     assert "does not answer" in record.getMessage()
     scene.ask(None)
-    assert not scene.followed.says.troubles.has_dead_replay
+    assert not scene.followed.statement.troubles.has_dead_replay
     scene.ask(Doubt.REPLAY_SILENT)
-    assert not scene.followed.says.troubles.has_dead_replay, "it has answered"
+    assert not scene.followed.statement.troubles.has_dead_replay, "it has answered"
 
 
 def test_batches_under_one_number_are_a_doubt(confirmed: Scene) -> None:
@@ -706,6 +782,12 @@ def test_batches_under_one_number_are_a_doubt(confirmed: Scene) -> None:
     assert confirmed.see(messages=10, troubles=NO_TROUBLES) is None
 
 
+def test_a_pool_of_others_alone_is_a_doubt(confirmed: Scene) -> None:
+    others = Troubles(dropped=3, reason=DropReason.OTHER_STREAM, detail="got x")
+    assert confirmed.see(messages=9, troubles=others) is Doubt.UNREADABLE
+    assert confirmed.see(messages=10, troubles=NO_TROUBLES) is None
+
+
 def test_a_number_that_rises_is_worth_a_record_as_it_doubles(confirmed: Scene) -> None:
     followed = confirmed.followed
 
@@ -713,9 +795,9 @@ def test_a_number_that_rises_is_worth_a_record_as_it_doubles(confirmed: Scene) -
         confirmed.see(troubles=Troubles(dropped, "bad_tokens", f"got {dropped}"))
         return followed.has_news
 
-    followed.said = followed.says
+    followed.last_statement = followed.statement
     assert has_news(1)
-    followed.said = followed.says
+    followed.last_statement = followed.statement
     assert [has_news(dropped) for dropped in (1, 2)] == [False, True]
-    followed.said = followed.says
+    followed.last_statement = followed.statement
     assert [has_news(dropped) for dropped in (2, 3, 4)] == [False, False, True]

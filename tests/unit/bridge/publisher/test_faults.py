@@ -236,14 +236,16 @@ def test_a_restart_within_the_window_that_failed_is_not_forgotten() -> None:
 def test_records_that_could_not_be_handed_on_are_taken_back() -> None:
     sequencer = built(repairs=False)
     sequencer.process(messages(10, 12), 9.0)
-    assert told(sequencer[ONE.publisher].take_back(9.0, ask_again=True)) == [(FAULT, 1, 10, 12)]
+    assert told(sequencer[ONE.publisher].take_back(9.0, request_replay=True)) == [
+        (FAULT, 1, 10, 12)
+    ]
     assert told(sequencer.process(messages(13, 13), 9.0)) == [removed(13, 13)]
 
 
 def test_records_of_a_publisher_that_can_replay_are_taken_back_and_asked_for_again() -> None:
     sequencer = built(repairs=True)
     sequencer.process(messages(10, 12), 9.0)
-    assert sequencer[ONE.publisher].take_back(9.0, ask_again=True) == []
+    assert sequencer[ONE.publisher].take_back(9.0, request_replay=True) == []
     assert sequencer.take_gaps() == [ONE.publisher]
     assert sequencer[ONE.publisher].stream.cursor == Cursor(1, 9)
     assert told(sequencer[ONE.publisher].resume(9.0)) == [(FAULT, 1, 10, 12)]

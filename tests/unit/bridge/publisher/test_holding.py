@@ -32,7 +32,7 @@ def following(*, repairs: bool = True) -> Sequencers:
     """One publisher, which goes on from its last batch in the log."""
     sequencer = Sequencers()
     sequencer.add(ONE, repairs=repairs)
-    sequencer[KEY].place(LAST)
+    sequencer[KEY].set_anchor(LAST)
     return sequencer
 
 
@@ -260,7 +260,7 @@ def test_of_an_incarnation_without_batches_what_came_before_its_processs_link_is
     """Another bridge has written its reset, and this one has held what the process before sent."""
     sequencer = Sequencers()
     sequencer.add(ONE)
-    sequencer[KEY].place(Anchor(at, 0.0))
+    sequencer[KEY].set_anchor(Anchor(at, 0.0))
     sequencer[KEY].hold()
     sequencer.process([live(0, link=2), live(0, 50.0, link=3)], 1.0)
     sequencer[KEY].begin_at(LinkNumber(3))

@@ -21,7 +21,7 @@ def waiting(*messages: RawMessage, anchor: Anchor = LAST) -> Sequencers:
     sequencer.add(ONE)
     sequencer[KEY].hold()
     assert sequencer.process(messages, 1.0) == []
-    sequencer[KEY].place(anchor)
+    sequencer[KEY].set_anchor(anchor)
     return sequencer
 
 
@@ -133,7 +133,7 @@ def test_a_link_proves_nothing_before_the_next_batch_where_the_log_lacks_what_it
     sequencer[KEY].resume(1.0)
     sequencer.process([live(10, link=LINK), live(11, link=LINK)], 1.0)
     sequencer[KEY].hold()
-    sequencer[KEY].place(Anchor(Cursor(1, 10), 10.0))
+    sequencer[KEY].set_anchor(Anchor(Cursor(1, 10), 10.0))
     sequencer[KEY].stream.prove(LINK)
     assert sequencer[KEY].stream.proven_link == 0
     sequencer.process([live(12, link=LINK)], 1.0)
@@ -146,7 +146,7 @@ def test_what_came_over_a_link_on_which_its_engine_was_not_asked_is_asked_for() 
     """It was started again while it was asked: its replay has what is missing."""
     sequencer = Sequencers()
     sequencer.add(ONE, repairs=True)
-    sequencer[KEY].place(LAST)
+    sequencer[KEY].set_anchor(LAST)
     sequencer[KEY].stream.links.note(LinkNumber(1))
     sequencer[KEY].hold()
     sequencer.process([live(2, 20.0, link=2)], 1.0)

@@ -86,7 +86,7 @@ class Scene:
     def __init__(self, *waiting: int) -> None:
         self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer[KEY].place(NO_ANCHOR)
+        self.sequencer[KEY].set_anchor(NO_ANCHOR)
         self.sequencer[KEY].hold()
         assert self.sequencer.process(list(map(batch, waiting)), 1.0) == []
         self.records: list[SequencedRecord] = []

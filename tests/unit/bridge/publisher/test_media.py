@@ -22,10 +22,11 @@ from schemas.positions import (
     DISK_CLEARED,
     OUTLIVING,
     POOL_CLEARED,
-    REUSES_IN_PART,
+    SAYS_ALL_GONE,
     SHARES,
     Confirmation,
     PublisherState,
+    never_taken_back,
 )
 from schemas.records import RegisteredRecord, UnregisteredRecord, encode_record
 from schemas.registration import KvPartialReuse, PublisherKind, Registration
@@ -82,7 +83,7 @@ class Engine:
 
     def restart_bridge(self) -> None:
         self._begin()
-        self.sequencer[self.key].place(Anchor.of(self.state))
+        self.sequencer[self.key].set_anchor(Anchor.of(self.state))
 
     def register_again(self, *, continues: bool) -> None:
         """Another registration replaces the one that there is, as the registrar does it."""
@@ -92,7 +93,16 @@ class Engine:
             self._offset += 1
         self._begin()
         if self.key in self.fold.publishers:
-            self.sequencer[self.key].place(Anchor.of(self.state))
+            self.sequencer[self.key].set_anchor(Anchor.of(self.state))
+
+    def send_all(self, batches: list[list[Any]], *, together: bool) -> None:
+        """Messages that come together, or each to a bridge of its own."""
+        if together:
+            self.send(*batches)
+            return
+        for events in batches:
+            self.send(events)
+            self.restart_bridge()
 
     def send(self, *batches: list[Any]) -> None:
         """Messages that come together."""
@@ -120,12 +130,21 @@ class Engine:
     @property
     def doubt(self) -> str:
         """Why it is not confirmed, where its bridge says that it is."""
+        return self.doubt_of()
+
+    def doubt_of(self, **said: Any) -> str:
+        """The same, where its registration says this, too."""
         states = ScopeStates()
-        states.register(self.key, True)
+        states.register(self.key, True, msgspec.structs.replace(self.registration, **said))
         state = msgspec.structs.replace(self.state, confirmation=Confirmation("bridge"))
         states.put(self.key, state)
         standing = states.standing(self.key, {ConfirmationSource(0, "bridge"): 9.0}, 1.0)
         return standing.reason
+
+    @property
+    def never_removes(self) -> bool:
+        """Whether its stream has never said that a block is gone from a tier."""
+        return never_taken_back(self.state.media)
 
     @property
     def dropped(self) -> dict[str, int]:
@@ -161,13 +180,75 @@ def test_an_engine_that_may_overwrite_blocks_without_a_word_is_not_confirmed(
     more = [[stored(block=8)]] * 3 if together else []
     engine.send([stored()], *more)
     assert engine.is_held
-    assert (engine.doubt, bool(engine.state.media & REUSES_IN_PART)) == (due, bool(due))
+    assert engine.doubt == due
     engine.restart_bridge()
     engine.send([ALL])
     assert engine.doubt == due
     engine.send_payloads(msgspec.msgpack.encode([9.5, [stored()], 0]), at=0)
     assert (engine.state.incarnation, engine.doubt) == (2, due)
     assert Anchor.of(engine.state) == engine.sequencer[engine.key].stream.anchor
+
+
+def tree(packer: ArrayPacker) -> Engine:
+    """A TensorRT-LLM engine that reuses whole blocks alone."""
+    of = registration(kind=trtllm.KIND)
+    engine = Engine(packer, msgspec.structs.replace(of, kv_partial_reuse="none"))
+    engine.fold.apply(Offset(0), encode_record(RegisteredRecord.of(engine.registration, 1.0)))
+    engine._offset = 1
+    return engine
+
+
+def of_api(number: int, kind: str, **fields: object) -> bytes:
+    tokens = [{"token_id": token} for token in TOKENS]
+    said: dict[str, Any] = {"parent_hash": None, "blocks": [{"block_hash": 7, "tokens": tokens}]}
+    data = {"type": kind, **(said if kind == "stored" else {"block_hashes": [7]})}
+    return json.dumps({"event_id": number, "data": data, **fields}).encode()
+
+
+def test_a_tree_that_stores_again_what_it_holds_had_dropped_it_without_a_word(
+    packer: ArrayPacker,
+) -> None:
+    """As by `reset_prefix_cache`, which begins another tree."""
+    engine = tree(packer)
+    number = 0
+
+    def send(*kinds: str) -> None:
+        nonlocal number
+        for kind in kinds:
+            engine.send_payloads(of_api(number, kind))
+            number += 1
+
+    send("stored", "removed", "stored")
+    assert (engine.doubt, engine.is_held) == ("", True), "evicted and computed again"
+    send("stored")
+    assert (engine.doubt, engine.is_held) == (Doubt.PARTIAL_REUSE, True)
+    engine.restart_bridge()
+    send("removed")
+    assert (engine.doubt, engine.is_held) == (Doubt.PARTIAL_REUSE, False)
+    send("stored", "removed")
+    assert (engine.doubt, engine.is_held) == (Doubt.PARTIAL_REUSE, False)
+    engine.send_payloads(msgspec.msgpack.encode([9.5, [ALL, stored()], 0]), at=0)
+    assert (engine.state.incarnation, engine.doubt, engine.is_held) == (2, "", True)
+
+
+def test_groups_of_layers_of_one_window_hold_a_block_each(packer: ArrayPacker) -> None:
+    engine = tree(packer)
+    for number, group in enumerate((0, 1)):
+        engine.send_payloads(of_api(number, "stored", layer_group_id=group))
+    engine.send_payloads(of_api(2, "removed", layer_group_id=0))
+    assert (engine.doubt, engine.is_held) == ("", True)
+
+
+def test_a_tree_that_moves_its_blocks_between_levels_is_exact(packer: ArrayPacker) -> None:
+    engine = tree(packer)
+    engine.send_payloads(of_api(0, "stored"))
+    for number, (old, new) in enumerate(((0, 1), (1, 0), (0, 1)), 1):
+        level = {"old_value": old, "new_value": new}
+        data = {"type": "updated", "block_hash": 7, "cache_level": level}
+        engine.send_payloads(json.dumps({"event_id": number, "data": data}).encode())
+        assert (engine.doubt, engine.is_held) == ("", True)
+    engine.send_payloads(of_api(4, "removed"))
+    assert (engine.doubt, engine.is_held) == ("", False)
 
 
 def test_an_engine_that_uses_one_name_of_a_tier_is_as_exact_as_before(
@@ -429,9 +510,12 @@ def test_chunks_are_of_vllm(packer: ArrayPacker) -> None:
 def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_to_go(
     engine: Engine, medium: str
 ) -> None:
-    """Connectors of LMCache and Mooncake never say what is gone."""
-    engine.send([chain(1, 2)], [removed(medium)], [offloaded(1, 2, medium=medium)])
-    assert engine.doubt == ""
+    """Connectors of LMCache and Mooncake never say what is gone, nor do vLLM's tiers of files, of
+    which a name is enough.
+    """
+    engine.send([chain(1, 2)], [removed(medium)])
+    engine.send([offloaded(1, 2, medium=medium)])
+    assert engine.doubt == (Doubt.NEVER_REMOVED if medium == "FS" else "")
     named = chain(1, 2, medium=medium, extra_keys=None)
     engine.send([named])
     assert (engine.doubt, engine.is_degraded) == (Doubt.NEVER_REMOVED, False)
@@ -439,12 +523,14 @@ def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_
     engine.send([chain(7)], [removed("GPU")])
     assert engine.doubt == Doubt.NEVER_REMOVED
     engine.send([removed(medium)])
-    assert engine.doubt == ""
-    engine.restart_bridge()
-    engine.send([named])
-    assert engine.doubt == ""
+    for _ in range(2):
+        # Of files others beside may not: all of it is said where its operator says so.
+        assert engine.doubt == (Doubt.NEVER_REMOVED if medium == "FS" else "")
+        assert engine.doubt_of(kv_offloading="native") == ""
+        engine.restart_bridge()
+        engine.send([named])
     engine.send_payloads(msgspec.msgpack.encode([9.5, [chain(1, 2), named], 0]), at=0)
-    assert engine.state.never_removes
+    assert engine.never_removes
 
 
 @pytest.mark.parametrize(
@@ -453,18 +539,154 @@ def test_what_is_stored_elsewhere_by_its_tokens_may_be_gone_unless_some_is_seen_
         ({"kv_offloading": "lmcache"}, {"medium": "cpu"}, True),
         ({"kv_offloading": "native"}, {"medium": "cpu"}, False),
         ({"kind": sglang.KIND}, {"medium": "cpu"}, False),
-        ({}, {"medium": "cpu", "locality": "REMOTE"}, False),
+        ({"kv_offloading": "native"}, {"medium": "FS"}, True),
+        ({}, {"medium": "cpu", "locality": "REMOTE"}, True),
+        ({}, {"medium": "FS", "extra_keys": [None]}, False),
+        ({"kind": sglang.KIND}, {"medium": "FS"}, False),
         ({}, {"medium": None}, False),
     ],
-    ids=["lmcache", "native", "sglang", "pool", "gpu"],
+    ids=["lmcache", "native", "sglang", "files", "pool", "keys", "sglang files", "gpu"],
 )
 def test_who_says_what_is_gone_is_not_doubted(
     packer: ArrayPacker, fields: Any, stored: Any, is_doubted: bool
 ) -> None:
     of = {"kind": vllm.KIND} | fields
     engine = Engine(packer, msgspec.structs.replace(registration(), **of))
-    engine.send([chain(1, 2)], [chain(1, 2, extra_keys=None, **stored)])
-    assert engine.state.never_removes is is_doubted
+    engine.send([chain(1, 2)], [chain(1, 2, **{"extra_keys": None, **stored})])
+    assert engine.never_removes is is_doubted
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"locality": "REMOTE"}], ids=["own", "shared"])
+@pytest.mark.parametrize("first", ["CPU", "STORAGE", "OBJ", "EXTERNAL"])
+@pytest.mark.parametrize("described", [True, False])
+def test_what_goes_from_one_tier_says_nothing_of_another(
+    engine: Engine, first: str, fields: Any, described: bool, together: bool
+) -> None:
+    """vLLM's tiered offloading evicts from its CPU, and never says what its files become."""
+    stores = [chain, offloaded][not described]
+    batches = [
+        [chain(1, 2)],
+        [stores(1, 2, medium="CPU"), stores(1, 2, medium=first, **fields)],
+        [stores(1, 2, medium="fs", **fields)],
+        [removed("CPU"), removed(first, **fields), removed("GPU")],
+    ]
+    engine.send_all(batches, together=together)
+    assert engine.never_removes
+    engine.send([stores(1, medium="FS", **fields)], [removed("fs:0", **fields)])
+    engine.restart_bridge()
+    assert not engine.never_removes
+    engine.send([stores(1, medium="DISK")])
+    assert engine.never_removes
+
+
+def test_nor_does_what_vllm_takes_back_of_what_a_connector_beside_it_has_stored(
+    engine: Engine,
+) -> None:
+    """Both are on the CPU; vLLM spells that in capitals."""
+    engine.send([chain(1, 2)], [offloaded(1, 2), chain(1, 2, medium="cpu")], [removed("CPU")])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.restart_bridge()
+    engine.send([chain(1, 2, medium="CPU")], [removed("CPU")])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.send([removed("cpu")])
+    assert engine.doubt == ""
+
+
+OWNED = {"ownership": "kvcr"}
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [({}, OWNED), (OWNED, {}), (OWNED | {"locality": "LOCAL"}, {"locality": "REMOTE"})],
+    ids=["owned beside plain", "plain beside owned", "owned beside shared"],
+)
+def test_what_one_owner_takes_back_says_nothing_of_another_by_the_same_name(
+    engine: Engine, one: Any, other: Any, described: bool, together: bool
+) -> None:
+    """A list of tiers of vLLM's offloading (0.30 to 0.32): kvcr says what it evicts, files do not,
+    and both are STORAGE.
+    """
+    stores = [chain, offloaded][not described]
+    batches = [
+        [chain(1, 2), stores(1, medium="STORAGE", **other)],
+        [stores(2, medium="STORAGE", **one)],
+        [removed("STORAGE", **one), removed("CPU")],
+    ]
+    engine.send_all(batches, together=together)
+    assert engine.never_removes
+    engine.send([removed("STORAGE", **other)])
+    engine.restart_bridge()
+    assert not engine.never_removes
+
+
+@pytest.mark.parametrize("medium", ["CPU", "STORAGE"])
+def test_an_owner_that_takes_back_what_it_has_stored_is_exact(engine: Engine, medium: str) -> None:
+    engine.send([chain(1, 2)], [chain(1, 2, medium=medium, **OWNED)], [removed(medium)])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.send([removed(medium, ownership=None)], [removed(medium, **OWNED)], [chain(3)])
+    assert engine.doubt == ""
+
+
+@pytest.mark.parametrize("locality", [None, "LOCAL", "REMOTE"])
+def test_files_beside_a_disk_that_takes_back_are_doubted(engine: Engine, locality: Any) -> None:
+    """SimpleCPUOffloadConnector's disk and vLLM's tier of files name no owner, and both are
+    STORAGE, and may both be LOCAL.
+    """
+    own = {"medium": "STORAGE", "locality": "LOCAL"}
+    engine.send([chain(1, 2)], [offloaded(1, medium="STORAGE", locality=locality)])
+    engine.send([offloaded(2, **own)], [removed(**own)])
+    engine.restart_bridge()
+    engine.send([removed(**own)])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+
+
+def test_what_goes_from_its_own_storage_says_nothing_of_that_of_all_instances(
+    engine: Engine,
+) -> None:
+    """Both are STORAGE: a disk of SimpleCPUOffloadConnector beside files on a volume."""
+    shared = {"medium": "STORAGE", "locality": "REMOTE"}
+    engine.send([chain(1, 2)], [offloaded(1, **shared), offloaded(2, medium="STORAGE")])
+    engine.send([removed("STORAGE")])
+    engine.restart_bridge()
+    assert engine.never_removes
+    engine.send([removed(**shared)])
+    assert not engine.never_removes
+
+
+def test_what_vllm_evicts_from_its_cpu_says_nothing_of_lmcaches_there(packer: ArrayPacker) -> None:
+    """LMCache's MP connector spells it as vLLM's own offloading does, which names no size."""
+    of = msgspec.structs.replace(registration(), kv_offloading="lmcache")
+    engine, alone = Engine(packer, of), Engine(packer, of)
+    for one in (engine, alone):
+        one.send([chain(1, 2)])
+        assert one.doubt == Doubt.NEVER_REMOVED, "its server may have what others stored there"
+        one.send([chain(8, 9, medium="CPU")])
+        assert one.doubt == Doubt.NEVER_REMOVED
+    engine.send([offloaded(1, 2)], [removed("CPU")], [chain(3)])
+    engine.restart_bridge()
+    engine.send([removed("CPU")])
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    alone.send([removed("CPU")])
+    assert alone.doubt == Doubt.NEVER_REMOVED, "it withdraws what it no longer follows"
+
+
+def test_vllms_own_offloading_to_its_cpu_is_exact(packer: ArrayPacker) -> None:
+    for fields, stores in (({"kv_offloading": "native"}, chain), ({}, offloaded)):
+        engine = Engine(packer, msgspec.structs.replace(registration(), **fields))
+        engine.send([chain(1, 2)], [stores(1, 2, medium="CPU")])
+        assert engine.doubt == ""
+        engine.send([removed("CPU")], [chain(3)])
+        assert engine.doubt == ""
+
+
+def test_a_state_of_an_older_version_goes_on_as_it_was(engine: Engine) -> None:
+    """Which knows one bit for all tiers."""
+    assert never_taken_back(1 << 4 | 1 << 14)
+    assert not never_taken_back(1 << 4 | 1 << 14 | 1 << 15)
+    assert not never_taken_back(1 << 4)
 
 
 def test_an_engine_that_has_used_its_gpu_alone_has_cleared_all(engine: Engine) -> None:
@@ -488,7 +710,8 @@ def test_a_flush_of_sglang_leaves_its_storage(packer: ArrayPacker, medium: str) 
 
 
 def test_a_pool_that_clears_or_ends_has_nothing_left(packer: ArrayPacker) -> None:
-    pool = Engine(packer, registration(kind=mooncake.KIND))
+    of = registration(kind=mooncake.KIND)
+    pool = Engine(packer, msgspec.structs.replace(of, kv_offloading="native"))
     event = {"event_id": 1, "tenant_id": "default", "backend_id": "b", "medium": "disk"}
     stored = {**event, "event_type": "stored", "object_key": "17"}
     cleared = {"event_type": "cleared", "event_id": 2, "tenant_id": "default"}
@@ -497,6 +720,11 @@ def test_a_pool_that_clears_or_ends_has_nothing_left(packer: ArrayPacker) -> Non
         assert pool.state.media == 0
     pool.send_payloads(msgspec.msgpack.encode([3000, [cleared], 0]), at=2)
     assert (pool.state.incarnation, pool.doubt) == (2, "")
+    of_conductor = {**stored, "event_id": 3, "connector_block_hash": "00" * 7 + "17"}
+    later = {**of_conductor, "event_id": 5, "later": 1}
+    for number, events in ((3, [of_conductor]), (4, [{**cleared, "event_id": 4}]), (5, [later])):
+        pool.send_payloads(msgspec.msgpack.encode([3000, events, 0]), at=number)
+        assert pool.state.media == SAYS_ALL_GONE
 
 
 def test_names_of_storage_are_known_by_their_bits() -> None:
@@ -512,25 +740,83 @@ def test_a_clear_that_may_have_meant_less_degrades(engine: Engine, field: dict[s
     assert not engine.is_degraded
 
 
+WORKER = msgspec.structs.replace(
+    registration(kind=dynamo.KIND), kv_cache_groups="one", kv_partial_reuse="none"
+)
+"""Of Dynamo, in front of an engine that hides nothing."""
+
+
 def tiered(kind: str, tier: str, number: int) -> bytes:
     tokens = xxh3_64_intdigest(struct.pack("<4I", *TOKENS), seed=1337)
     blocks = [{"block_hash": 7, "tokens_hash": tokens}]
     said: dict[str, Any] = {"blocks": blocks} if kind == "stored" else {"block_hashes": [7]}
-    event = {"event_id": number, "dp_rank": 0, "data": {kind: said}}
+    data: Any = "cleared" if kind == "cleared" else {kind: said}
+    data = {"stored": {"parent_hash": None, "blocks": []}} if kind == "empty" else data
+    event = {"event_id": number, "dp_rank": 0, "data": data}
     return json.dumps([{"worker_id": 42, "storage_tier": tier, "event": event}]).encode()
 
 
 @pytest.mark.parametrize("tier", ["disk", "external", "host_pinned", "device"])
 def test_a_worker_of_dynamo_that_uses_one_name_of_a_tier_is_exact(tier: str) -> None:
-    engine = Engine(PythonArrayPacker(), registration(kind=dynamo.KIND))
+    engine = Engine(PythonArrayPacker(), WORKER)
     engine.send_payloads(tiered("stored", tier, 1), tiered("stored", tier, 2))
     engine.restart_bridge()
     engine.send_payloads(tiered("removed", tier, 3))
     assert (engine.is_held, engine.is_degraded, engine.dropped) == (False, False, {})
 
 
+@pytest.mark.parametrize(
+    ("tier", "due"),
+    [("host_pinned", CPU_CLEARED), ("disk", DISK_CLEARED), ("external", DISK_CLEARED), ("", 0)],
+)
+def test_a_clear_that_dynamo_passes_on_may_be_of_the_gpu_alone(tier: str, due: int) -> None:
+    """vLLM's is; and the worker does not say which engine it is of."""
+    engine = Engine(PythonArrayPacker(), WORKER)
+    engine.send_payloads(tiered("stored", "device", 1), tiered("stored", tier or "device", 2))
+    engine.restart_bridge()
+    engine.send_payloads(tiered("cleared", "device", 3), tiered("stored", "device", 4))
+    assert engine.doubt == (Doubt.TIERS_CLEARED if due else "")
+    assert engine.state.media & (CPU_CLEARED | DISK_CLEARED) == due
+
+
+@pytest.mark.parametrize("tier", ["host_pinned", "disk", "external"])
+def test_what_an_engine_behind_dynamo_never_takes_back_may_be_gone(tier: str) -> None:
+    engine = Engine(PythonArrayPacker(), WORKER)
+    engine.send_payloads(tiered("stored", "device", 1), tiered("removed", "device", 2))
+    assert engine.doubt == ""
+    other = "disk" if tier == "host_pinned" else "host_pinned"
+    engine.send_payloads(tiered("stored", tier, 3), tiered("stored", other, 4))
+    engine.send_payloads(tiered("removed", other, 5))
+    assert engine.doubt == Doubt.NEVER_REMOVED
+    engine.send_payloads(tiered("removed", tier, 6), tiered("stored", tier, 7))
+    engine.restart_bridge()
+    engine.send_payloads(tiered("stored", "device", 8), tiered("stored", "device", 9))
+    # It may be LMCache's connector, or files beside what takes back.
+    assert (engine.doubt, engine.is_held) == (Doubt.NEVER_REMOVED, True)
+    assert engine.doubt_of(kv_offloading="native") == ""
+
+
+@pytest.mark.parametrize("tier", ["host_pinned", "disk", "external"])
+@pytest.mark.parametrize("is_named", [True, False], ids=["empty store", "removal alone"])
+def test_a_tier_of_which_dynamo_keeps_the_blocks_back_is_not_told(
+    tier: str, is_named: bool
+) -> None:
+    """vLLM offloads by names alone, which are published as a store without blocks."""
+    engine = Engine(PythonArrayPacker(), WORKER)
+    engine.send_payloads(tiered("stored", "device", 1), tiered("empty", "device", 2))
+    assert engine.doubt == ""
+    first = "empty" if is_named else "removed"
+    engine.send_payloads(tiered(first, tier, 3))
+    engine.restart_bridge()
+    assert engine.doubt == Doubt.CHUNKS_UNKNOWN
+    engine.send_payloads(tiered("removed", tier, 4), tiered("removed", "device", 5))
+    assert (engine.doubt, engine.is_held) == (Doubt.CHUNKS_UNKNOWN, False)
+    engine.send_payloads(tiered("stored", "device", 6), tiered("cleared", "device", 7))
+    assert engine.doubt == Doubt.CHUNKS_UNKNOWN
+
+
 def test_a_removal_of_dynamo_from_one_of_two_names_is_not_taken_for_all() -> None:
-    engine = Engine(PythonArrayPacker(), registration(kind=dynamo.KIND))
+    engine = Engine(PythonArrayPacker(), WORKER)
     engine.send_payloads(tiered("stored", "disk", 1), tiered("stored", "external", 2))
     assert (engine.is_held, engine.is_degraded) == (True, False)
     engine.send_payloads(tiered("removed", "disk", 3))

@@ -42,7 +42,7 @@ class Scene:
     def __init__(self, anchor: Anchor = NO_ANCHOR) -> None:
         self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer[KEY].place(anchor)
+        self.sequencer[KEY].set_anchor(anchor)
         self.link = 0
         self.records: list[SequencedRecord] = []
         self.reconnects()

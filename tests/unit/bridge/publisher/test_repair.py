@@ -49,7 +49,7 @@ class Scene:
     def __init__(self, *waiting: RawMessage | int, anchor: Anchor = LAST) -> None:
         self.sequencer = Sequencers()
         self.sequencer.add(ONE, repairs=True)
-        self.sequencer[KEY].place(anchor)
+        self.sequencer[KEY].set_anchor(anchor)
         self.sequencer[KEY].hold()
         self.sends(*waiting)
         self.repair = ReplayRepair(self.sequencer[KEY])

@@ -119,7 +119,7 @@ def honest(first: int, last: int, *, born: float = 100.0) -> Callable[[int], lis
 def held(anchor: Anchor, *waiting: RawMessage) -> Sequencers:
     sequencer = Sequencers()
     sequencer.add(ONE, repairs=True)
-    sequencer[KEY].place(anchor)
+    sequencer[KEY].set_anchor(anchor)
     sequencer[KEY].hold()
     assert sequencer.process(waiting, 0.0) == []
     return sequencer
@@ -305,7 +305,7 @@ def test_live_batches_without_room_that_nobody_has_any_more_are_a_gap(
     monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 1)
     sequencer = Sequencers()
     sequencer.add(ONE, repairs=repairs)
-    sequencer[KEY].place(ANCHOR)
+    sequencer[KEY].set_anchor(ANCHOR)
     sequencer[KEY].hold()
     waiting = [live(number, 100.0 + number) for number in range(11, 14)]
     assert sequencer.process(waiting, 0.0) == []

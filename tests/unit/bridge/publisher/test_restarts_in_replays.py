@@ -51,7 +51,7 @@ class World:
         self._sequencers = Sequencers()
         self._sequencers.add(ONE, repairs=True)
         self._sequencer = self._sequencers[KEY]
-        self._sequencer.place(NO_ANCHOR)
+        self._sequencer.set_anchor(NO_ANCHOR)
         self._sequencer.stream.links.note(LinkNumber(1))
         self._sequencer.hold()
         self.arrive(*(batch(number, OLD, 1) for number in range(heard)))

@@ -14,6 +14,7 @@ from schemas.errors import BatchError, EventError, PassedOverError
 from schemas.events import BlockEvent, ClearedBlocks
 from schemas.positions import NO_CURSOR, Cursor, Proof
 from schemas.records import EventsRecord, GapRecord, ResetRecord, SequencedRecord
+from schemas.troubles import NO_TROUBLES
 from tests.building import in_parts
 from tests.unit.bridge.messages import registration
 
@@ -38,7 +39,7 @@ def new_stream(cursor: Cursor = CURSOR, *, repairs: bool = False) -> BatchStream
 def stream() -> BatchStream:
     """Its last batch is in the log, and something comes over a link that may be another run's."""
     made = new_stream()
-    made.place(Anchor(CURSOR, TIME))
+    made.set_anchor(Anchor(CURSOR, TIME))
     made.begin_link(LinkNumber(7))
     return made
 
@@ -121,7 +122,7 @@ def test_what_came_over_a_link_while_its_engine_was_asked_is_of_that_engine(
 
 def test_the_first_link_of_all_is_proven_as_any_other() -> None:
     stream = new_stream()
-    stream.place(Anchor(CURSOR, TIME))
+    stream.set_anchor(Anchor(CURSOR, TIME))
     stream.begin_link(LinkNumber(1))
     stream.prove(LinkNumber(1))
     assert accept(stream, batch(9, TIME, 2)) == []
@@ -130,7 +131,7 @@ def test_the_first_link_of_all_is_proven_as_any_other() -> None:
 
 def test_a_proven_link_does_not_prove_what_was_doubted_before_it(stream: BatchStream) -> None:
     stream.prove(LinkNumber(7))
-    stream.place(Anchor(CURSOR, TIME, Proof(5, 50.0)))
+    stream.set_anchor(Anchor(CURSOR, TIME, Proof(5, 50.0)))
     assert stream.proven_link == 0
 
 
@@ -138,9 +139,9 @@ def test_where_the_log_turns_out_to_stand_elsewhere_the_link_is_to_be_proven_ane
     stream: BatchStream,
 ) -> None:
     stream.prove(LinkNumber(7))
-    stream.place(Anchor(CURSOR, TIME))
+    stream.set_anchor(Anchor(CURSOR, TIME))
     assert stream.proven_link == 7, "it stands where it stood"
-    stream.place(Anchor(Cursor(4, 12), TIME))
+    stream.set_anchor(Anchor(Cursor(4, 12), TIME))
     assert stream.proven_link == 0
 
 
@@ -180,6 +181,16 @@ def test_an_event_that_is_passed_over_is_counted_and_no_loss(stream: BatchStream
     assert stream.degraded
     assert stream.counters.passed_over == {"other_stream": 2}
     assert stream.counters.dropped == {"malformed_event": 1}
+
+
+def test_a_stream_that_has_sent_nothing_of_its_own_says_so(stream: BatchStream) -> None:
+    stream.prove(LinkNumber(7))
+    nothing = batch(10)._replace(dropped=[PassedOverError(DropReason.OTHER_STREAM, "got x")])
+    accept(stream, nothing)
+    said = stream.counters.troubles("")
+    assert (said.dropped, said.reason, said.detail) == (1, "other_stream", "got x")
+    accept(stream, batch(11, clears=True))
+    assert stream.counters.troubles("") == NO_TROUBLES
 
 
 @pytest.mark.parametrize("clears", [False, True])
@@ -323,7 +334,7 @@ def test_another_batch_than_the_one_that_was_begun_is_of_another_incarnation(
     following = cursor.sequence + 1
     for time, wanted in ((91.0, [4]), (92.0, [5])):
         stream = new_stream()
-        stream.place(Anchor(cursor, TIME, begun=91.0))
+        stream.set_anchor(Anchor(cursor, TIME, begun=91.0))
         assert stream.anchor.begun == 91.0
         records = accept(stream, batch(following, time))
         assert records[-1].last == Cursor(wanted[0], following)
@@ -334,7 +345,7 @@ def test_another_batch_than_the_one_that_was_begun_is_of_another_incarnation(
 
 def test_of_what_comes_before_or_after_a_batch_that_was_begun_nothing_follows() -> None:
     stream = new_stream()
-    stream.place(Anchor(CURSOR, TIME, begun=91.0))
+    stream.set_anchor(Anchor(CURSOR, TIME, begun=91.0))
     stream.begin_link(LinkNumber(7))
     stream.prove(LinkNumber(7))
     assert accept(stream, batch(3, 5.0)) == [], "it came over the link before"

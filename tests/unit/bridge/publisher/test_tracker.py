@@ -192,3 +192,19 @@ def test_the_next_incarnation_has_the_number_that_it_is_to_have(kind: type[Numbe
     assert tracker.cursor == Cursor(4, -1)
     tracker.begin_incarnation(50)
     assert tracker.cursor == Cursor(50, -1)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000, DUPLICATE_WINDOW, DUPLICATE_WINDOW + 5])
+def test_many_at_once_are_remembered_as_one_by_one(chunk: int) -> None:
+    one_by_one, at_once = SequenceTracker(), SequenceTracker()
+    digests = [7 * number + 1 for number in range(2 * DUPLICATE_WINDOW + 100)]
+    for number, digest in enumerate(digests):
+        one_by_one.observe(number, digest)
+    for start in range(0, len(digests), chunk):
+        at_once.advance(digests[start : start + chunk])
+    assert at_once.cursor == one_by_one.cursor
+    for number, digest in enumerate(digests):
+        known = one_by_one.recognises(number, digest)
+        assert at_once.recognises(number, digest) is known
+        assert known is (None if number < DUPLICATE_WINDOW + 100 else True)
+        assert at_once.recognises(number, digest + 1) is (None if known is None else False)

@@ -11,7 +11,7 @@ import pytest
 from bridge.link_numbers import LinkNumber
 from bridge.publisher import waits
 from bridge.publisher.publisher import NOTHING_SEEN, RECEIVED_LATE_S, EngineQuestion, Publisher
-from bridge.publisher.waits import AFTER, Wait, WaitChange, Waits
+from bridge.publisher.waits import AFTER, BatchWait, Wait, WaitChange, WaitOrderError
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import RawMessage
 from schemas.answer_states import Doubt
@@ -65,7 +65,7 @@ def follow(*ahead: int, until: float) -> Callable[[Publisher], object]:
     """What is held follows, these batches last."""
 
     def step(publisher: Publisher) -> None:
-        if publisher.waits.holds:
+        if publisher.sequencer.is_held:
             receive(publisher, *ahead)
         publisher.sequencer.resume(1.0, until=until)
 
@@ -93,7 +93,7 @@ def publisher_of(wait: Wait) -> Publisher:
     publisher = Publisher(REPLAYS)
     for step in WAYS[wait]:
         step(publisher)
-    assert publisher.waits.batches is wait
+    assert publisher.sequencer.waits_for is wait
     return publisher
 
 
@@ -105,8 +105,8 @@ EVENTS: dict[str, Callable[[Publisher], object]] = {
     "hand on": Publisher.resume,
     "end": Publisher.end,
     "cancel": Publisher.cancel_repair,
-    "ask again": Publisher.ask_again,
-    "hold": lambda publisher: publisher.hold(1.0),
+    "ask again": Publisher.restart_repair,
+    "hold": lambda publisher: publisher.unplace(1.0),
     "stop": Publisher.stop,
     "leave": Publisher.leave,
     "gap": lambda publisher: receive(publisher, BEHIND_A_GAP),
@@ -158,13 +158,15 @@ assert TABLE.keys() == EVENTS.keys()
 def run(wait: Wait, event: str, wanted: Wait | None) -> None:
     publisher = publisher_of(wait)
     if wanted is REFUSED:
-        with pytest.raises(AssertionError):
+        with pytest.raises(WaitOrderError):
             EVENTS[event](publisher)
-        assert publisher.waits.batches in (wait, Wait.GAP), "what was under way had ended by then"
+        assert publisher.sequencer.waits_for in (wait, Wait.GAP), (
+            "what was under way had ended by then"
+        )
     else:
         EVENTS[event](publisher)
-        assert publisher.waits.batches is wanted
-    assert publisher.waits.holds is (publisher.waits.batches in waits.HELD)
+        assert publisher.sequencer.waits_for is wanted
+    assert publisher.sequencer.is_held is (publisher.sequencer.waits_for in waits.HELD)
 
 
 @pytest.mark.parametrize(
@@ -179,14 +181,14 @@ def test_each_event_leads_from_each_wait_to_one_wait_or_is_refused(
 def test_the_events_make_every_change_that_is_possible(monkeypatch: pytest.MonkeyPatch) -> None:
     """So no arrow of the table is dead."""
     made: set[tuple[WaitChange, Wait, Wait]] = set()
-    change = Waits.change
+    change = BatchWait.change
 
-    def noting(self: Waits, by: WaitChange) -> None:
-        before = self.batches
+    def noting(self: BatchWait, by: WaitChange) -> None:
+        before = self.now
         change(self, by)
-        made.add((by, before, self.batches))
+        made.add((by, before, self.now))
 
-    monkeypatch.setattr(Waits, "change", noting)
+    monkeypatch.setattr(BatchWait, "change", noting)
     for case in CASES_OF_WAITS:
         run(*case)
     assert made == {
@@ -211,7 +213,7 @@ def test_what_is_held_while_something_is_under_way_is_asked_for_again() -> None:
     for wait in WAITS:
         if wait is not GONE:
             publisher = publisher_of(wait)
-            publisher.hold(1.0)
+            publisher.unplace(1.0)
             assert publisher.interrupted is (wait in UNDER_WAY)
 
 
@@ -276,7 +278,7 @@ def doubt_of(*shown: dict[str, object]) -> Doubt | None:
     if facts.pop("is_repairing", False):
         repair(publisher)
     if facts.pop("is_held", False):
-        publisher.hold(1.0)
+        publisher.unplace(1.0)
     publisher.look(now, 1.0, SEEN._replace(**facts))
     return publisher.doubted.doubt
 

@@ -54,7 +54,7 @@ class Engine:
 
     def restart_bridge(self) -> None:
         self.begin(Sequencers(array_packer()))
-        self.sequencer[self.key].place(Anchor.of(self.state))
+        self.sequencer[self.key].set_anchor(Anchor.of(self.state))
 
     def send(self, *events: tuple[int | None, dict[str, Any]], at: int | None = None) -> None:
         """One message; its events with their windows."""
@@ -158,7 +158,7 @@ def test_a_log_that_does_not_say_which_is_the_largest_is_not_taken_for_whole(
     engine.send((4096, CREATED), (512, CREATED), (4096, stored(*A)))
     engine.restart_bridge()
     before = engine.sequencer[engine.key].stream.anchor
-    engine.sequencer[engine.key].place(before._replace(window=None))
+    engine.sequencer[engine.key].set_anchor(before._replace(window=None))
     engine.send((window, stored(*B)))
     assert engine.is_degraded
     assert engine.dropped == {DropReason.UNKNOWN_WINDOW: 1}

@@ -12,7 +12,7 @@ FOUR = registration(instance_id="w-4").publisher
 
 
 def messages(count: int, size_bytes: int = 1) -> list[RawMessage]:
-    return [RawMessage(ONE, [bytes([i]) * size_bytes], 0.0) for i in range(count)]
+    return [RawMessage(ONE, [bytes([i % 256]) * size_bytes], 0.0) for i in range(count)]
 
 
 def test_messages_come_out_in_order_and_no_more_than_asked_for() -> None:
@@ -163,13 +163,13 @@ def test_what_comes_of_a_paused_publisher_waits_and_counts() -> None:
     assert (len(inbox), inbox.size_bytes, inbox.waiting_since(ONE)) == (3, 3, 0.0)
     inbox.put([other, other, other])
     assert inbox.dropped() == {TWO: 1}, "what waits counts"
-    inbox.go_on(ONE)
-    inbox.go_on(ONE)
+    inbox.resume(ONE)
+    inbox.resume(ONE)
     assert inbox.take(9) == [other, other, first, second, third]
     assert (len(inbox), inbox.size_bytes) == (0, 0)
     inbox.pause(ONE)
     inbox.put([first])
-    inbox.go_on(ONE)
+    inbox.resume(ONE)
     assert woken == [1, 4, 5, 1], "by the end of the pause, too"
 
 
@@ -191,7 +191,7 @@ def test_what_was_dropped_of_a_paused_publisher_is_told_after_what_waits() -> No
     inbox.put([RawMessage(TWO, [b""], 0.0), RawMessage(ONE, [b"t", b"n", b"p"], 0.0)])
     assert len(inbox.take(9)) == 1
     assert inbox.take_overflowed() == {}
-    inbox.go_on(ONE)
+    inbox.resume(ONE)
     assert woken == [1, 0], "nothing of it waits, and nothing else may ever come"
     assert inbox.take_overflowed() == {ONE: [b"t", b"n"]}
     assert inbox.take_overflowed() == {}
@@ -224,7 +224,7 @@ def test_what_is_given_back_of_a_paused_publisher_waits_before_what_came_meanwhi
     inbox.put([second])
     inbox.give_back(taken)
     assert inbox.take(100) == []
-    inbox.go_on(first.publisher)
+    inbox.resume(first.publisher)
     assert inbox.take(100) == [first, second]
 
 

@@ -4,9 +4,10 @@ import math
 
 import pytest
 
-from bridge.bounds import LINK_SILENT_S
+from bridge.bounds import LINK_SILENT_S, LINK_UNANSWERED_MS
 from bridge.sockets.link_life import LinkLife
 from bridge.sockets.received_bytes import LinkProgress
+from bridge.sockets.subscriber import LINKS_LOOK_S
 from schemas.limits import LINK_HEARTBEAT_MS
 
 ASKS_S = LINK_HEARTBEAT_MS / 1000
@@ -55,7 +56,7 @@ def test_a_peer_that_answers_is_never_silent_and_known_until_the_next_look() -> 
         assert life.known_until > 101.9 + ASKS_S * (number + 1)
 
 
-@pytest.mark.parametrize("look_s", [0.1, 0.37, 1.0])
+@pytest.mark.parametrize("look_s", [0.1, 0.37, LINKS_LOOK_S])
 def test_a_frozen_peer_is_silent_within_2500_ms_and_no_more_once_it_speaks(look_s: float) -> None:
     link, frozen_at, asked = Link(), 110.3, 101.0
     now = 100.5
@@ -112,6 +113,17 @@ def test_a_process_that_is_stopped_while_it_looks_doubts_nobody_for_it() -> None
     assert not life.is_silent
     link.come(101.02)
     assert not link.look(105.1).is_silent
+
+
+def test_a_peer_that_goes_on_being_silent_is_unanswered_until_it_speaks() -> None:
+    link = Link()
+    link.ask(101.0, answered_after_s=None)
+    unanswered_at = 101.0 + LINK_UNANSWERED_MS / 1000
+    assert not link.look(unanswered_at - 0.1).is_unanswered
+    link.ask(unanswered_at - 0.05, answered_after_s=None)
+    assert link.look(unanswered_at + 0.1).is_unanswered
+    link.come(unanswered_at + 0.2)
+    assert not link.look(unanswered_at + 0.3).is_unanswered
 
 
 def test_what_libzmq_has_not_taken_is_not_known() -> None:

@@ -2,19 +2,22 @@
 
 import ctypes
 import logging
+import math
 import socket
 import struct
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zmq
 
+from bridge.bounds import LINK_WATCH_S
 from bridge.link_numbers import LinkNumber
 from bridge.sockets import connection as connection_module
 from bridge.sockets import link_bytes as link_bytes_module
@@ -25,9 +28,10 @@ from bridge.sockets import reader as reader_module
 from bridge.sockets import subscriber as subscriber_module
 from bridge.sockets.connection import PublisherConnection
 from bridge.sockets.inbox import Inbox
-from bridge.sockets.raw_message import RawMessage
+from bridge.sockets.link_life import LinkLife
+from bridge.sockets.raw_message import RawMessage, Received, each_of
 from bridge.sockets.reader import PlainReader, open_reader
-from bridge.sockets.subscriber import Subscriber
+from bridge.sockets.subscriber import LINKS_LOOK_MIN, LINKS_LOOK_S, Subscriber
 from schemas.errors import EndpointError, RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.limits import MESSAGE_FRAMES_MAX
@@ -82,6 +86,16 @@ class Engine:
         self._context.destroy(linger=0)
 
 
+@contextmanager
+def peer_of(subscriber: Subscriber, **fields: Any) -> Iterator[tuple[socket.socket, Registration]]:
+    """A server that says what the test says, and what it is registered as."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        registered = registration(endpoint=endpoint, **fields)
+        subscriber.follow(registered)
+        yield server, registered
+
+
 @pytest.fixture
 def engine() -> Iterator[Engine]:
     built = Engine()
@@ -115,7 +129,7 @@ def take(inbox: Inbox, count: int) -> list[RawMessage]:
     deadline = time.monotonic() + PATIENCE_S
     while len(taken) < count:
         assert time.monotonic() < deadline
-        taken += inbox.take(count - len(taken))
+        taken += each_of(inbox.take(count - len(taken)))
         time.sleep(0.002)
     return taken
 
@@ -166,7 +180,7 @@ def test_a_message_costs_nothing_of_the_publishers_that_are_silent(
         watched[connection.publisher] += 1
         watch(connection)
 
-    def counted(connection: PublisherConnection) -> list[RawMessage]:
+    def counted(connection: PublisherConnection) -> list[Received]:
         asked[connection.publisher] += 1
         return receive(connection)
 
@@ -301,10 +315,7 @@ def test_a_peer_that_does_not_answer_is_silent_and_keeps_its_link(
 ) -> None:
     monkeypatch.setattr(options_module, "LINK_HEARTBEAT_MS", 50)
     monkeypatch.setattr(link_life_module, "LINK_SILENT_S", 0.2)
-    with socket.create_server(("127.0.0.1", 0)) as frozen:
-        endpoint = f"tcp://127.0.0.1:{frozen.getsockname()[1]}"
-        one = registration(endpoint=endpoint)
-        subscriber.follow(one)
+    with peer_of(subscriber) as (frozen, one):
         client, _ = frozen.accept()
         client.sendall(GREETING + READY)
         wait_until(lambda: subscriber.is_silent(one.publisher))
@@ -318,16 +329,58 @@ def test_a_peer_that_does_not_answer_is_silent_and_keeps_its_link(
     wait_until(lambda: not subscriber.connected(one.publisher))
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux tells when something came")
+def test_a_peer_that_answers_nothing_for_long_loses_its_link_and_is_connected_to_again(
+    subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options_module, "LINK_HEARTBEAT_MS", 50)
+    monkeypatch.setattr(link_life_module, "LINK_SILENT_S", 0.2)
+    monkeypatch.setattr(link_life_module, "LINK_UNANSWERED_MS", 400)
+    with peer_of(subscriber) as (frozen, one):
+        frozen.settimeout(PATIENCE_S)
+        for links in (1, 2):
+            client, _ = frozen.accept()
+            with client:
+                client.sendall(GREETING + READY)
+                wait_until(partial(_has_links, subscriber, one.publisher, links))
+                wait_until(lambda: not subscriber.connected(one.publisher))
+
+
+def _has_links(subscriber: Subscriber, publisher: PublisherKey, links: int) -> bool:
+    return subscriber.links(publisher) == links
+
+
+@pytest.mark.parametrize("links", [4, 100, 1000])
+def test_each_link_that_is_up_is_looked_at_in_time_and_of_many_none_more_often(links: int) -> None:
+    class Connection:
+        def __init__(self) -> None:
+            self.life = LinkLife()
+            self.connected, self.closed, self.looks = True, False, 0
+
+        def is_to_be_watched(self, memory_bytes: int) -> bool:
+            self.looks += 1
+            return False
+
+    subscriber = Subscriber(Inbox())
+    up = [Connection() for _ in range(links)]
+    subscriber._connections = dict(enumerate(up))  # type: ignore[arg-type]
+    ticks = math.ceil(LINKS_LOOK_S / LINK_WATCH_S)
+    for tick in range(ticks):
+        subscriber._look_at_due(100.0 + tick * LINK_WATCH_S)
+    looks = [one.looks for one in up]
+    assert min(looks) >= 1
+    assert sum(looks) <= max(ticks * LINKS_LOOK_MIN, links + links / ticks)
+    subscriber._connections.clear()
+    subscriber.stop()
+
+
 @pytest.mark.skipif(not hasattr(socket, "TCP_INFO"), reason="only Linux has such filters")
 def test_a_peer_whose_host_has_vanished_loses_its_link(
     subscriber: Subscriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options_module, "LINK_HEARTBEAT_MS", 50)
     monkeypatch.setattr(options_module, "LINK_DEAD_MS", 300)
-    with socket.create_server(("127.0.0.1", 0)) as vanished:
-        endpoint = f"tcp://127.0.0.1:{vanished.getsockname()[1]}"
-        one = registration(endpoint=endpoint)
-        subscriber.follow(one)
+    with peer_of(subscriber) as (vanished, one):
         client, _ = vanished.accept()
         client.sendall(GREETING + READY)
         wait_until(lambda: subscriber.connected(one.publisher))
@@ -350,10 +403,7 @@ def test_a_message_without_an_end_costs_its_link(
     monkeypatch.setattr(link_bytes_module, "LINK_BUFFER_BYTES", 1_000_000)
     monkeypatch.setattr(link_bytes_module, "MESSAGE_BYTES_MAX", 1_000_000)
     follow(subscriber, engine)
-    with socket.create_server(("127.0.0.1", 0)) as endless:
-        endpoint = f"tcp://127.0.0.1:{endless.getsockname()[1]}"
-        other = registration(instance_id="w-2", endpoint=endpoint)
-        subscriber.follow(other)
+    with peer_of(subscriber, instance_id="w-2") as (endless, other):
         client, _ = endless.accept()
         client.settimeout(PATIENCE_S)
         client.sendall(GREETING + READY)
@@ -379,10 +429,7 @@ def test_endless_empty_frames_cost_their_link_before_they_cost_memory(
 ) -> None:
     """Two bytes each on the wire, and some sixty in memory: 33 MB of them took a gigabyte."""
     monkeypatch.setattr(link_bytes_module, "LINK_GROWN_BYTES_MAX", 32_000_000)
-    with socket.create_server(("127.0.0.1", 0)) as endless:
-        endpoint = f"tcp://127.0.0.1:{endless.getsockname()[1]}"
-        other = registration(instance_id="w-2", endpoint=endpoint)
-        subscriber.follow(other)
+    with peer_of(subscriber, instance_id="w-2") as (endless, other):
         client, _ = endless.accept()
         client.settimeout(PATIENCE_S)
         client.sendall(GREETING + READY)
@@ -600,7 +647,7 @@ def receive(connection: PublisherConnection) -> list[bytes]:
     messages: list[RawMessage] = []
 
     def received() -> bool:
-        messages.extend(connection.receive())
+        messages.extend(each_of(connection.receive()))
         return bool(messages)
 
     wait_until(received)
@@ -707,10 +754,7 @@ def test_a_port_where_a_handshake_failed_is_tried_again(
     subscriber: Subscriber, inbox: Inbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection_module, "LINK_REPLACE_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as stranger:
-        endpoint = f"tcp://127.0.0.1:{stranger.getsockname()[1]}"
-        registered = registration(endpoint=endpoint)
-        subscriber.follow(registered)
+    with peer_of(subscriber) as (stranger, registered):
         client, _ = stranger.accept()
         with client:
             client.sendall(GREETING_OF_ANOTHER_MECHANISM)
@@ -718,7 +762,7 @@ def test_a_port_where_a_handshake_failed_is_tried_again(
             with suppress(ConnectionError):
                 wait_until(lambda: client.recv(4096) == b"")
     assert not subscriber.connected(registered.publisher)
-    engine = Engine(endpoint)
+    engine = Engine(registered.endpoint)
     engine.await_subscriber()
     engine.send(b"up")
     assert take(inbox, 1)[0].frames == [b"up"]
@@ -873,7 +917,7 @@ def test_a_link_that_brings_far_more_than_can_be_taken_is_dropped_and_comes_back
     wait_until(lambda: "bytes more than could be taken" in caplog.text)
     engine.await_subscriber()
     engine.send(b"", b"later", b"")
-    wait_until(lambda: any(one.frames[1] == b"later" for one in inbox.take(9)))
+    wait_until(lambda: any(one.frames[1] == b"later" for one in each_of(inbox.take(9))))
     assert subscriber.connected(publisher)
 
 

@@ -152,11 +152,11 @@ def test_a_bad_event_costs_itself_only(bad: object, reason: str) -> None:
         {"data": {"removed": {"block_hashes": [7], "later": [1]}}, "event_id": 3},
     ],
 )
-@pytest.mark.parametrize("form", [of_json, lambda events: decode(plane_frames(events))])
+@pytest.mark.parametrize("shape", [of_json, lambda events: decode(plane_frames(events))])
 def test_a_removal_is_applied_whatever_else_it_says(
-    event: object, form: Callable[[list[object]], DecodedBatch]
+    event: object, shape: Callable[[list[object]], DecodedBatch]
 ) -> None:
-    batch = form([event])
+    batch = shape([event])
     assert batch.events == [RemovedBlocks(sequence=SEQUENCE, hashes=u64s(7))]
     assert [type(error) for error in batch.dropped] == [ToleratedError]
 

@@ -13,13 +13,18 @@ from schemas.arrays import PythonArrayPacker
 from schemas.errors import FrameError, PassedOverError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import Medium
-from schemas.registration import Registration
+from schemas.registration import Label, Registration
 from tests.unit.bridge.messages import captured_messages, registration
 
 DIGEST = "1111111111111111222222222222222233333333333333339111111111111101"
 LOW64 = 0x9111111111111101
 HIGH64 = 0x1111111111111111
 KEY = f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}"
+LAYOUT_KEY = (  # of `store_tp_size`; vLLM 0.32
+    "m@store_tp:2@store_pp:1@store_format:tp_shared_lbnhc"
+    f"@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{DIGEST}"
+)
+DCP = "tp2_dcp2_page16_pp1_cp1"  # of SGLang 0.5.23
 TIME_MS = 1_700_000_000_250
 
 COMMON: Mapping[str, object] = {
@@ -116,12 +121,22 @@ def test_the_older_name_of_a_hash_may_be_signed(signed: int) -> None:
         (KEY, LOW64),
         (f"a@b@{KEY}", LOW64),
         (f"m@tp_rank:3@pcp0@dcp1@pp_rank:2@group:0@{DIGEST}", LOW64),
+        (LAYOUT_KEY, LOW64),
+        (
+            f"ns@m@store_pp:1@store_format:tp_shared_mqa@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}",
+            LOW64,
+        ),
         (f"m@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@{DIGEST}", LOW64),
         (f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31", LOW64),
         (f"{DIGEST}_0_k", HIGH64),
         (f"{DIGEST}_7_v", HIGH64),
         (f"m_{DIGEST}_0_1_v", HIGH64),
         (f"tag_m_{DIGEST}__k", HIGH64),
+        (f"{DCP}_{DIGEST}_dcp0_cp0_k", HIGH64),
+        (f"m_{DIGEST}_tp0_cp0_pp0_k", HIGH64),
+        (f"{DIGEST}_cp0_pp0_deepseek_v4_c4_indexer", HIGH64),
+        (f"{DIGEST}__indexer", HIGH64),
+        (f"tag_m_{DCP}_{DIGEST}_dcp1_cp0_1_k", HIGH64),
     ],
 )
 def test_where_no_field_names_the_block_the_key_does(key: str, value: int) -> None:
@@ -154,8 +169,13 @@ def test_each_rank_layer_half_and_prefix_is_another_shard() -> None:
         (1, 0, 0, 0), (0, 1, 0, 0), (0, 0, 1, 0), (0, 0, 0, 1), (1, 0, 0, 1), (11, 0, 0, 0),
     )]  # fmt: skip
     others = [
-        f"teamB@{KEY}", f"teamA@{KEY}", f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31",
-        f"{DIGEST}_0_v", f"{DIGEST}_7_v", f"{DIGEST}_7_k",
+        f"teamB@{KEY}", f"teamA@{KEY}", LAYOUT_KEY, f"teamA@{LAYOUT_KEY}",
+        f"m@pcp0@dcp0@head_or_tp_rank:0@{DIGEST}@31", f"{DIGEST}_0_v",
+        f"{DIGEST}_7_v", f"{DIGEST}_7_k", f"{DCP}_{DIGEST}_dcp0_cp0_k",
+        f"{DCP}_{DIGEST}_dcp1_cp0_k", f"{DCP}_{DIGEST}_dcp0_cp0_1_k",
+        f"{DIGEST}_tp0_cp0_pp0_k", f"{DIGEST}_tp1_cp0_pp0_k", f"{DIGEST}_cp0_pp0_k",
+        f"{DIGEST}_0_draft_k", f"{DIGEST}_0_draft_v", f"{DIGEST}__indexer", f"{DIGEST}_0_conv_0",
+        f"{DIGEST}_0_temporal", f"{DIGEST}_7_temporal",
     ]  # fmt: skip
     found = [shard(key) for key in (*vllm, *others)]
     assert 0 not in found
@@ -175,8 +195,8 @@ def test_where_the_key_does_not_say_the_shard_fields_do() -> None:
         "some/object", str(2**64), "9" * 5000, "-1", "0x", "0x1g", "17 ", "\u0661",
         f"m@tp_rank:0@pcp0@dcp0@{DIGEST}", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@abc",
         f"m@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}0", "m@tp_rank:0@pcp0@dcp0@pp_rank:0@",
-        f"@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}", f"{DIGEST}_0_draft_k", f"m_{DIGEST}_0_swa_v",
-        f"m_{DIGEST[1:]}_0_k", f"{DIGEST}_k", f"{DIGEST}_0_temporal",
+        f"@tp_rank:0@pcp0@dcp0@pp_rank:0@{DIGEST}", f"{DIGEST}_0_Draft", f"m_{DIGEST}_0_",
+        f"m_{DIGEST[1:]}_0_k", f"{DIGEST}_k", f"{DIGEST}_0_0_0_k", f"{DIGEST}_tp0_k",
     ],
 )  # fmt: skip
 def test_an_object_that_names_no_block_is_passed_over(key: str) -> None:
@@ -222,6 +242,25 @@ def test_a_model_with_an_owner_has_no_slash_in_keys_of_sglang() -> None:
     key = f"tag_meta-llama_{DIGEST}_0_k"
     (one,), reasons = decoded(stored(object_key=key, seq_hashes=[]), pool=pool)
     assert (is_at(one)[1], reasons) == (u64(HIGH64), [])
+
+
+@pytest.mark.parametrize("path", ["meta/llama", "/models/meta/llama/", "llama"])
+@pytest.mark.parametrize(
+    "tail", ["@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@", "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@"]
+)
+def test_keys_of_vllm_call_a_model_by_the_last_part_of_its_path(path: str, tail: str) -> None:
+    pool, key = of_pool(model_name=path), f"llama{tail}{DIGEST}"
+    (one,), reasons = decoded(stored(object_key=key, seq_hashes=[]), pool=pool)
+    assert (is_at(one)[1], reasons) == (u64(LOW64), [])
+    other = stored(object_key=f"meta{tail}{DIGEST}", seq_hashes=[])
+    assert decoded(other, pool=pool) == ([], [DropReason.OTHER_STREAM])
+
+
+@pytest.mark.parametrize("key", [KEY, f"meta-m_{DIGEST}_0_k"])
+def test_a_pool_may_say_what_keys_call_its_model(key: str) -> None:
+    for name, reasons in (("meta/m", []), ("meta/other", [DropReason.OTHER_STREAM])):
+        pool = of_pool(model_name="chat", labels=(Label(mooncake.MODEL_LABEL, name),))
+        assert decoded(stored(object_key=key, seq_hashes=[]), pool=pool)[1] == reasons
 
 
 @pytest.mark.parametrize("group", [None, "", "0", 0, "00", f"sglang-hicache:m_{DIGEST}", "\u0661"])

@@ -15,7 +15,7 @@ from bridge.wire.trtllm import KIND, open_source
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import BatchError, LeftOutError, ToleratedError
 from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, extra_key
-from schemas.identities import Medium
+from schemas.identities import PARTIAL_BLOCK, Medium
 from tests.unit.bridge.messages import registration
 
 LEVELS = (Medium.GPU, Medium.CPU, Medium.DISK)
@@ -88,6 +88,34 @@ def test_a_partial_block_and_one_on_another_level_follow_on_the_one_before() -> 
             hashes=u64s(9), tokens=u32s(5), block_size=1, parent=8, medium=Medium.CPU, **common
         ),
     ]
+
+
+WHOLE = block(7, [1, 2, 3, 4])
+PART = block(8, [5, 6])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "parent", "is_end"),
+    [
+        ([WHOLE, PART], None, True),
+        ([PART], 7, True),
+        ([PART], None, False),  # so begin the blocks of an engine of another size
+        ([PART, PART], 7, False),
+        ([PART, WHOLE], 7, False),
+        ([block(8, [])], 7, False),
+    ],
+)
+def test_the_end_of_a_prompt_says_nothing_of_the_block_size(
+    blocks: list[dict[str, Any]], parent: object, is_end: bool
+) -> None:
+    end = StoredBlocks(sequence=9, hashes=u64s(8), left_out=PARTIAL_BLOCK)
+    events = Publisher().events(stored(*blocks, parent=parent))
+    assert (events[-1] == end) is is_end
+    assert not any(one.left_out for one in events[:-1] if isinstance(one, StoredBlocks))
+
+
+def test_no_blocks_are_stored() -> None:
+    assert Publisher().events(stored(parent=7)) == []
 
 
 def test_a_removal_names_no_level_so_the_block_is_gone_from_all() -> None:

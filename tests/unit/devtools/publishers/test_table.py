@@ -1,6 +1,5 @@
-"""The table of docs/compatibility.md: its rows, their order, and how they get there.
-
-`tests/integration/test_publishers_document.py` holds it against what is decoded.
+"""The table of docs/compatibility.md: its rows, their order, how they get there, and that they are
+what is decoded.
 """
 
 from pathlib import Path
@@ -12,6 +11,8 @@ from devtools.publishers import lmcache, table
 from devtools.publishers.releases import RELEASES
 from devtools.publishers.table import CODE, FRAMES, Row
 from devtools.publishers.trial import CapturedFileError, captured_files, try_captured
+
+REMEDY = "`make publishers` writes the table anew"
 
 
 @pytest.fixture
@@ -61,3 +62,20 @@ def test_rows_of_releases_that_are_not_here_stay(
     assert {one.how for one in rows if one.version == "0.0.1"} == set()
     assert len(rows) == 1 + len(captured_files()) + len(lmcache.captured_files())
     assert str(release) in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "path", [*captured_files(), *lmcache.captured_files()], ids=lambda path: path.stem
+)
+def test_every_captured_file_has_its_row_in_the_document(path: Path) -> None:
+    tried = (try_captured if path in captured_files() else lmcache.try_captured)(path)
+    assert tried.unused == 0
+    assert table.row(tried) in table.in_document(), REMEDY
+
+
+def test_the_document_has_a_row_for_each_release_and_each_file_and_no_other() -> None:
+    rows = table.in_document()
+    code = {(one.kind, one.version) for one in rows if one.how == CODE}
+    assert code == {(release.kind, release.version) for release in RELEASES}, REMEDY
+    files = [*captured_files(), *lmcache.captured_files()]
+    assert len(rows) == len(files) + len(RELEASES), REMEDY

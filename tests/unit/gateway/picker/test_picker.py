@@ -19,6 +19,7 @@ from query_api.access.key_editing import add_key
 from query_api.access.key_ring import KeyRing
 from query_api.access.keys import Key, digest_of, make_secret, spell
 from query_api.access.rights import Access, Right
+from query_api.grpc.grpc_settings import ListenAddress
 from schemas.limits import MIB
 from tests.ext_proc import (
     BUFFERED,
@@ -47,7 +48,7 @@ def run(scenario: Scenario, protos: Any = ext_proc_pb2, **options: Any) -> None:
     """Runs a scenario in a world of its own, in which nothing is under way at the end."""
 
     async def main() -> None:
-        settings = GatewaySettings(picker_host="127.0.0.1")
+        settings = GatewaySettings(picker=ListenAddress())
         async with world(settings, **options) as found:
             assert found.gateway.picker is not None
             async with proxy(found.gateway.picker.address, protos) as client:

@@ -1,6 +1,7 @@
 """The chats of the routers' benchmark, and the figures that are made of what came of them."""
 
 import asyncio
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +9,7 @@ import aiohttp
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
+from lab.benchmarks.embedded import gateway
 from lab.benchmarks.embedded.conversations import TURNS
 from lab.benchmarks.gateways.chats import chats_of
 from lab.benchmarks.gateways.clients import (
@@ -110,3 +112,48 @@ def test_clients_send_again_what_openais_client_does(
     assert found.problem.startswith(problem)
     assert bool(found.problem) == bool(problem)
     assert found.refused == refused
+
+
+def test_a_client_asks_again_where_the_server_has_closed_what_was_idle() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx")
+        writer.close()
+
+    async def asked() -> list[float]:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            client = await gateway._client(server.sockets[0].getsockname()[1], False)
+            took = []
+            for _ in range(2):
+                took.append(await client.ask(b"GET / HTTP/1.1\r\n\r\n"))
+                await asyncio.sleep(0.1)  # so that the client has seen the end
+            client.close()
+            await asyncio.sleep(0.1)  # so that the server has, too
+            return took
+
+    assert all(seconds < gateway.ANSWER_S for seconds in asyncio.run(asked()))
+
+
+def test_an_answer_that_does_not_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway, "ANSWER_S", 0.1)
+    ended = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\n")
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+        ended.set()
+
+    async def asked() -> None:
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            client = await gateway._client(server.sockets[0].getsockname()[1], False)
+            try:
+                await client.ask(b"GET / HTTP/1.1\r\n\r\n")
+            finally:
+                client.close()
+                await ended.wait()
+                await asyncio.sleep(0)  # the transport is closed in the next turn
+
+    with pytest.raises(RuntimeError, match=r"within 0.1 s, got of it: HTTP/1.1 200"):
+        asyncio.run(asked())

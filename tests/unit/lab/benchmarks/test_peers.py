@@ -1,5 +1,7 @@
 """How peers are found and started, and what is asked of them."""
 
+import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -7,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from devtools import dynamo
-from lab.benchmarks.embedded.query import request_of
+from lab.benchmarks.embedded.http_client import Client, Server, request_of
 from lab.benchmarks.index import cores
 from lab.benchmarks.index.blocks import chains
-from lab.benchmarks.peers import dynamo as peer
-from lab.benchmarks.peers import load_generator
-from lab.benchmarks.peers.ingest import CHECKED, checked_prompts
+from lab.benchmarks.job_process import ChildProcess
+from lab.benchmarks.peers import alone, indexers, load_generator
+from lab.benchmarks.peers.indexers import CHECKED, checked_prompts
 from lab.benchmarks.sizes import BLOCK_SIZE, SEED
 from lab.engines.wire import BlockStored
 from lab.traffic.event_load import LoadPlan, plan_events
@@ -52,10 +54,10 @@ def test_the_named_interpreter_comes_before_that_of_make_peers(
     monkeypatch.setattr(dynamo, "INSTALLED", tmp_path / "python")
     monkeypatch.delenv(dynamo.VARIABLE, raising=False)
     assert dynamo.interpreter() == ""
-    assert "`make peers` installs it" in peer.missing()
+    assert "`make peers` installs it" in indexers.missing()
     (tmp_path / "python").touch()
     assert dynamo.interpreter() == str(tmp_path / "python")
-    assert peer.missing() == ""
+    assert indexers.missing() == ""
     monkeypatch.setenv(dynamo.VARIABLE, "/elsewhere/python")
     assert dynamo.interpreter() == "/elsewhere/python"
 
@@ -76,9 +78,8 @@ def test_a_listener_with_two_threads_answers() -> None:
     blocks = cores.TOKENS // BLOCK_SIZE
     [chain] = chains(blocks, SEED, blocks)
     request = request_of(cores.FORM, memoryview(chain.tokens).cast("I").tolist())
-    with cores._listener(2, blocks, 1) as listening:
-        cores._check(listening, request)
-        server, _ = listening
+    with cores._listener(2, blocks, 1) as server:
+        cores._check(server, request)
         assert server.busy([request] * 50) > 0
 
 
@@ -94,7 +95,46 @@ def test_the_load_generator_counts_its_own_cpu() -> None:
     blocks = cores.TOKENS // BLOCK_SIZE
     [chain] = chains(blocks, SEED, blocks)
     request = request_of(cores.FORM, memoryview(chain.tokens).cast("I").tolist())
-    with cores._listener(1, blocks, 1) as (server, _):
+    with cores._listener(1, blocks, 1) as server:
         asked = load_generator.ask(server.address, [request], seconds=1)
     assert asked.answered > 0
     assert 0 < asked.cpu_s <= asked.seconds + 1
+
+
+def test_sockets_alone_answer_so_many_bytes_with_so_many() -> None:
+    command = [sys.executable, "-m", "lab.benchmarks.peers.bare_sockets", "10", "3"]
+    with ChildProcess(command) as process:
+        address = ("127.0.0.1", process.hear(int))
+        for parts in ((b"x" * 10,), (b"x" * 4, b"x" * 6)):  # one connection after the other
+            client = Client(address)
+            for _ in range(2):
+                for part in parts:
+                    assert not select.select([client], [], [], 0.05)[0], "it is not whole"
+                    client.send(part)
+                assert client.receive() == bytes(3)
+            client.close()
+        server = Server(address, process.pid)
+        asked = [alone.AskedServer(name, server, [b"x" * 10] * 3) for name in ("theirs", "ours")]
+        before = os.sched_getaffinity(0)
+        figures = alone.measure(1024, asked, runs=2)
+        assert os.sched_getaffinity(0) == before, "what was bound is let go"
+    places = ("on one core", "on two cores") if len(before) > 1 else ()
+    rows = {
+        f"{name}, 1K tokens, one at a time, {place}: CPU" for place in places for name, *_ in asked
+    }
+    assert rows <= {one.name for one in figures}
+    assert [len(one.runs) for one in figures] == [2] * 3 * len(places)
+
+
+def test_one_request_at_a_time_is_compared_by_where_both_run() -> None:
+    taken = {
+        ("theirs", "here"): [8.0, 9.0],
+        ("ours", "here"): [2.0, 3.0],
+        ("theirs", "there"): [1.0],
+    }
+    known = {one.name: one.runs for one in alone.figures_of(1024, taken, "theirs")}
+    row = "ours, 1K tokens, one at a time, here: CPU"
+    assert known[row] == [2.0, 3.0]
+    assert known[f"{row}, times less than Dynamo"] == [4.0, 3.0]
+    assert "theirs, 1K tokens, one at a time, there: CPU" in known
+    assert len(known) == 4

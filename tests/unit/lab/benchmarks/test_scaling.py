@@ -4,6 +4,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec import structs
 
+from lab.benchmarks.report.markers import DOCUMENT
 from lab.benchmarks.scaling import __main__ as command
 from lab.benchmarks.scaling.document import SECTIONS, written
 from lab.benchmarks.scaling.measurements import FIGURES, Figures, Measurement
@@ -178,12 +179,12 @@ def test_every_figure_says_where_it_was_measured() -> None:
 
 
 def test_the_document_has_what_is_computed_now() -> None:
-    text = command.DOCUMENT.read_text()
+    text = DOCUMENT.read_text()
     assert written(text, Model()) == text, "run `python -m lab.benchmarks.scaling --write`"
 
 
 def test_other_figures_make_another_document() -> None:
-    text = command.DOCUMENT.read_text()
+    text = DOCUMENT.read_text()
     other = written(text, Model(machines=Machines(memory_gib=1)))
     assert other != text
     assert written(other, Model()) == text

@@ -218,6 +218,16 @@ def test_options_survive_the_command_line() -> None:
     assert parse_options(arguments(options)) == (options, os.getpid())
 
 
+def test_options_can_be_given_one_by_one() -> None:
+    one = ["--instance-id=e", "--gpu-blocks=5", "--endpoint=tcp://*:1", "--parent-pid=1"]
+    options = EngineOptions(
+        instance_id="e",
+        sizes=CacheSizes(gpu_blocks=5),
+        publisher=PublisherOptions(endpoint="tcp://*:1"),
+    )
+    assert parse_options(one) == (options, 1)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_process_answers_and_ends_cleanly_on_a_signal(number: signal.Signals) -> None:
     process = EngineProcess(OPTIONS)

@@ -6,10 +6,12 @@ from functools import cache
 import pytest
 from xxhash import xxh3_64_intdigest
 
+from lab.miss_ratio import accesses
 from lab.miss_ratio.accesses import chain_of, tokens_of, use_trace
 from lab.miss_ratio.miss_ratio import Curve, MissRatios, Scope, sizes_up_to
 from lab.whatif.caches.lru import LruCache
 from replay.traces.request import TraceRequest
+from replay.traces.session_hits import SessionHits
 
 SCOPE = Scope("a", "", "", 16)
 
@@ -183,7 +185,7 @@ def test_a_trace_is_left_where_it_is_asked_to() -> None:
     requests = [TraceRequest(at, 512, 1, [at]) for at in range(3000)]
     looks = iter([False, True])
     ratios = MissRatios()
-    use_trace(ratios, "t", 512, requests, stopped=lambda: next(looks))
+    use_trace(ratios, "t", 512, requests, SessionHits(), stopped=lambda: next(looks))
     [curve] = ratios.curves()
     assert curve.accesses == 1024
 
@@ -191,8 +193,26 @@ def test_a_trace_is_left_where_it_is_asked_to() -> None:
 def test_a_trace_is_used_request_by_request() -> None:
     requests = [TraceRequest(at, 1200, 1, [0, 1, 2 + at % 2]) for at in range(4)]
     ratios = MissRatios()
-    use_trace(ratios, "t", 512, requests)
+    use_trace(ratios, "t", 512, requests, SessionHits())
     [curve] = ratios.curves(lambda block_size: [2, 3, 4])
     assert curve.scope == Scope("t", "", "", 512)
     assert rates(curve) == pytest.approx([6 / 12, 6 / 12, 8 / 12])
     assert curve.tokens == 4800
+
+
+def test_blocks_of_other_sessions_and_of_none_count_as_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = ((None, [1, 2]), ("a", [1, 2, 3]), ("b", [1, 9]), ("a", [1, 2, 3, 4]), ("b", [1, 9]))
+    requests = [
+        TraceRequest(at, 512 * len(ids), 1, ids, session) for at, (session, ids) in enumerate(asked)
+    ]
+    hits = SessionHits()
+    use_trace(MissRatios(), "t", 512, requests, hits)
+    rates = hits.rates()
+    assert rates is not None
+    assert [rates.count, rates.min, rates.max] == pytest.approx([2, 5 / 7, 3 / 4])
+    monkeypatch.setattr(accesses, "SEEN_BLOCKS_MAX", 4)
+    bounded = SessionHits()
+    use_trace(MissRatios(), "t", 512, requests, bounded)
+    assert bounded.left_out == 1

@@ -69,6 +69,23 @@ def test_the_same_id_after_other_blocks_is_another_prefix() -> None:
     assert outcome.hit_blocks == 0
 
 
+def test_a_session_is_the_one_that_the_trace_names() -> None:
+    names = ("a", None, "b", "a", "b")
+    chains = ([1, 2], [1, 2], [1, 2, 3], [9], [1, 2, 4])
+    lines = [
+        TraceRequest(at, len(ids) * SIZE, 1, ids, name)
+        for at, (ids, name) in enumerate(zip(chains, names, strict=True))
+    ]
+    workload = Workload("sessions", SIZE, lines)
+    # The second one names none: it goes on where the first has ended.
+    assert list(workload.sessions) == [0, 0, 1, 0, 1]
+    rates = workload.session_hits
+    assert rates is not None
+    assert (rates.count, rates.min, rates.max) == (2, 0.0, 4 / 6)
+    unnamed = [TraceRequest(at, SIZE, 1, [1]) for at in range(2)]
+    assert Workload("none", SIZE, unnamed).session_hits is None
+
+
 def test_who_asks_the_index_finds_the_holder() -> None:
     requests = [(0.0, [1, 2]), (0.0, [5, 6]), (2.0, [1, 2]), (3.0, [5, 6])]
     assert run(setup("longest-prefix"), *requests).hit_blocks == 4

@@ -12,10 +12,13 @@ import pytest
 from lmcache_adapter.commands import embedded as commands_module
 from lmcache_adapter.commands import executor as executor_module
 from lmcache_adapter.commands import issued as issued_module
-from lmcache_adapter.commands.embedded import COMMANDS_SEGMENT_BYTES, EmbeddedCommands
+from lmcache_adapter.commands.embedded import EmbeddedCommands
+from lmcache_adapter.commands.log import COMMANDS
 from lmcache_adapter.controller.member import WorkerAddress
+from logs.declaration import EmbeddedParts
 from logs.embedded import EmbeddedLog
 from query_api.http.errors import RequestError
+from schemas.clock import REAL_CLOCK
 from schemas.command_records import (
     CommandAction,
     CommandOutcome,
@@ -25,6 +28,7 @@ from schemas.command_records import (
     ResultRecord,
     encode_command,
 )
+from schemas.conditions import Conditions
 from schemas.errors import DiskError, StorageError
 from schemas.tracing import NO_TRACER, Tracer
 from tests.lmcache_commands import CommandSocket
@@ -44,13 +48,14 @@ def command(name: str = "Clear1", rank: int = 0) -> CommandRecord:
     )
 
 
-def play(path: Path, scene: Scene, port: int = 0, tracer: Tracer = NO_TRACER) -> EmbeddedCommands:
+def play(data: Path, scene: Scene, port: int = 0, tracer: Tracer = NO_TRACER) -> EmbeddedCommands:
     """Runs a service whose only worker is at the port; it is stopped then."""
 
     async def locate(instance_id: str) -> Mapping[int, WorkerAddress]:
         return {0: WorkerAddress(f"tcp://127.0.0.1:{port}", is_linked=True)} if port else {}
 
-    service = EmbeddedCommands(path, locate, tracer=tracer)
+    parts = EmbeddedParts(data, Conditions(time.time), REAL_CLOCK, tracer=tracer)
+    service = EmbeddedCommands(parts, locate)
     service.start()
     try:
         asyncio.run(scene(service))
@@ -77,8 +82,8 @@ def test_a_command_is_in_the_log_is_executed_and_is_known_after_a_restart(tmp_pa
         assert await service.ended("other") is None
 
     with CommandSocket() as worker:
-        play(tmp_path / "log", first, worker.port)
-        play(tmp_path / "log", second, worker.port)
+        play(tmp_path, first, worker.port)
+        play(tmp_path, second, worker.port)
         assert len(worker.requests) == 1, "a restart executes nothing again"
 
 
@@ -94,7 +99,7 @@ def test_a_command_and_its_execution_are_part_of_the_requests_trace(tmp_path: Pa
 
     traces: list[str] = []
     with CommandSocket() as worker:
-        play(tmp_path / "log", scene, worker.port, spans.tracer)
+        play(tmp_path, scene, worker.port, spans.tracer)
     by_name = {one.name: one for one in spans.take()}
     given, executed = by_name["command"], by_name["command.execute"]
     assert (given.trace, given.parent, executed.parent) == (TRACE, ROUTER_SPAN, given.span)
@@ -102,8 +107,7 @@ def test_a_command_and_its_execution_are_part_of_the_requests_trace(tmp_path: Pa
 
 
 def test_what_had_not_ended_is_ended_by_the_restart_once(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    log = EmbeddedLog(path, segment_bytes=COMMANDS_SEGMENT_BYTES)
+    log = COMMANDS.opened(tmp_path)
     log.append([encode_command(command())])
     log.close()
 
@@ -112,8 +116,8 @@ def test_what_had_not_ended_is_ended_by_the_restart_once(tmp_path: Path) -> None
         assert found is not None
         assert (found.state, found.reason) == (CommandState.FAILED, commands_module.RESTARTED)
 
-    assert play(path, scene).book.ended == {"failed": 1}
-    assert play(path, scene).book.ignored == {}, "it was ended in the log"
+    assert play(tmp_path, scene).book.ended == {"failed": 1}
+    assert play(tmp_path, scene).book.ignored == {}, "it was ended in the log"
 
 
 def test_a_stop_leaves_nothing_that_waits(tmp_path: Path) -> None:
@@ -125,16 +129,15 @@ def test_a_stop_leaves_nothing_that_waits(tmp_path: Path) -> None:
 
     with CommandSocket() as worker:
         worker.answer = lambda request: None
-        play(tmp_path / "log", first, worker.port)
-        play(tmp_path / "log", second)
+        play(tmp_path, first, worker.port)
+        play(tmp_path, second)
 
 
 def test_a_damaged_log_is_set_aside(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    log = EmbeddedLog(path, segment_bytes=COMMANDS_SEGMENT_BYTES)
+    log = COMMANDS.opened(tmp_path)
     log.append([encode_command(command())])
     log.close()
-    (path / "CURRENT").write_text("MANIFEST-999999\n")
+    (COMMANDS.path_in(tmp_path) / "CURRENT").write_text("MANIFEST-999999\n")
 
     async def scene(service: EmbeddedCommands) -> None:
         assert await state(service) is None
@@ -142,13 +145,12 @@ def test_a_damaged_log_is_set_aside(tmp_path: Path) -> None:
         await service.ended("Clear1")
         assert await state(service) is CommandState.FAILED
 
-    play(path, scene)
-    assert list(tmp_path.glob("log.damaged*"))
+    play(tmp_path, scene)
+    assert list(tmp_path.glob("commands.damaged*"))
 
 
 def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    log = EmbeddedLog(path, segment_bytes=COMMANDS_SEGMENT_BYTES)
+    log = COMMANDS.opened(tmp_path)
     result = ResultRecord(command_id="Clear1", worker_id=0, outcome=CommandOutcome.OK, at=1.0)
     log.append([encode_command(command()), b"junk", encode_command(result)])
     log.close()
@@ -156,7 +158,7 @@ def test_a_record_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
     async def scene(service: EmbeddedCommands) -> None:
         assert await state(service) is CommandState.DONE
 
-    assert play(path, scene).book.ignored == {"unreadable": 1}
+    assert play(tmp_path, scene).book.ignored == {"unreadable": 1}
 
 
 def test_a_disk_that_refuses_a_command_leaves_it_unexecuted(
@@ -176,7 +178,7 @@ def test_a_disk_that_refuses_a_command_leaves_it_unexecuted(
         await service.ended("Clear1")
 
     with CommandSocket() as worker:
-        play(tmp_path / "log", scene, worker.port)
+        play(tmp_path, scene, worker.port)
         assert len(worker.requests) == 1
 
 
@@ -201,7 +203,7 @@ def test_a_disk_that_refuses_a_result_does_not_keep_it_from_those_who_wait(
         assert service.book.ignored == {"unwritten": 1}
 
     with CommandSocket() as worker:
-        play(tmp_path / "log", scene, worker.port)
+        play(tmp_path, scene, worker.port)
 
 
 def test_one_whose_execution_fails_is_ended_all_the_same(
@@ -218,7 +220,7 @@ def test_one_whose_execution_fails_is_ended_all_the_same(
         assert found is not None
         assert (found.state, found.reason) == (CommandState.FAILED, commands_module.UNANSWERED)
 
-    assert play(tmp_path / "log", scene).executor.faults == 1
+    assert play(tmp_path, scene).executor.faults == 1
 
 
 @pytest.mark.parametrize("bound", ["COMMANDS_WAITING_MAX", "COMMANDS_WAITING_TOKENS_MAX"])
@@ -241,5 +243,5 @@ def test_too_many_at_once_are_refused_and_counted(
                 )
             )
 
-    service = play(tmp_path / "log", scene)
+    service = play(tmp_path, scene)
     assert (service.issued.refused, len(service.book)) == (1, 0)

@@ -11,6 +11,7 @@ import pytest
 
 from brokers.broker_settings import KafkaSettings
 from lmcache_adapter.commands import replica as commands_module
+from lmcache_adapter.commands.log import COMMANDS as DECLARED
 from lmcache_adapter.commands.replica import ReplicaCommands
 from query_api.http.errors import RequestError
 from schemas.codec import decode_command
@@ -29,7 +30,7 @@ from tests.memory_topics import MemoryTopics, until
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 SETTINGS = KafkaSettings(bootstrap="k:1")
-COMMANDS, RESULTS = (spec.name for spec in SETTINGS.commands)
+COMMANDS, RESULTS = (SETTINGS.topic(one).name for one in DECLARED.topics)
 MODULE = "lmcache_adapter.commands.replica"
 
 
@@ -262,7 +263,7 @@ def test_what_is_no_record_or_in_the_wrong_topic_is_counted(
         bench.topics.put(COMMANDS, b"a", None)
         bench.answer("Clear1")
         assert await end(replica) is CommandState.DONE
-        await until(lambda: replica.dropped == 3)
+        await until(lambda: replica._folded.dropped.total() == 3)
         assert await state(replica, "strange") is None
 
     play(monkeypatch, scene)

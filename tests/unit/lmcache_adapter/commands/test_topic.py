@@ -9,6 +9,7 @@ import pytest
 
 from brokers.broker_settings import KafkaSettings
 from lmcache_adapter.commands.executor import Executor
+from lmcache_adapter.commands.log import COMMANDS as DECLARED
 from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.controller.member import WorkerAddress
 from schemas.codec import decode_command
@@ -23,7 +24,7 @@ from schemas.command_records import (
 from tests.lmcache_commands import CommandSocket
 from tests.memory_topics import MemoryTopics, until
 
-COMMANDS, RESULTS = (spec.name for spec in KafkaSettings(bootstrap="k:1").commands)
+COMMANDS, RESULTS = (KafkaSettings(bootstrap="k:1").topic(one).name for one in DECLARED.topics)
 MODULE = "lmcache_adapter.commands.topic"
 
 

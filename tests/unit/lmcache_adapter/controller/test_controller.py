@@ -117,7 +117,14 @@ def test_a_full_sync_of_somebody_unknown_is_refused_and_its_cache_released(scene
         "FullSyncStart", location="LocalCPUBackend", sync_id="s", total_keys=0, batch_count=1
     )
     assert not scene.ask(start)["accepted"]
-    assert cache.status("s")["can_exit_freeze"]
+    assert cache.status("s") == {
+        "type": "FullSyncStatusRetMsg",
+        "sync_id": "s",
+        "is_complete": False,
+        "global_progress": 0.0,
+        "can_exit_freeze": True,
+        "missing_batches": [],
+    }
 
 
 def test_only_so_many_caches_are_frozen_at_once(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lmcache_adapter.controller.controller import LMCACHE_WORKER_S
 from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.worker.waiting import LMCACHE_HELD_S
 from schemas.answer_states import Doubt
@@ -42,6 +43,17 @@ def test_known_chunks_stay_where_the_next_number_follows_on(cache: Cache) -> Non
     assert cache.scene.doubts[cache.publisher] is None
 
 
+@pytest.mark.parametrize("location", [CPU, DISK])
+def test_a_message_without_operations_tells_nothing(cache: Cache, location: str) -> None:
+    start_again(cache)
+    cache.scene.push(cache.operations(location=location))
+    cache.beat()
+    cache.sync()
+    assert cache.doubt is Doubt.NOT_SYNCED
+    cache.evict(8, location=DISK)
+    assert (cache.indexed, cache.degraded) == (cache.truth, None)
+
+
 def test_what_was_lost_meanwhile_shows_in_the_next_number(cache: Cache) -> None:
     start_again(cache)
     cache.operations(("evict", 8), location=DISK)  # lost
@@ -78,6 +90,13 @@ def test_without_a_full_sync_it_stays_behind_the_gap(cache: Cache) -> None:
     cache.scene.wait(LMCACHE_HELD_S + 1)
     on_disk = {key for key in cache.truth if key[0] == "DISK"}
     assert (cache.indexed, cache.degraded) == (on_disk, "not_synced")
+
+
+def test_a_worker_of_an_earlier_run_has_as_long_as_others_to_come(cache: Cache) -> None:
+    start_again(cache)
+    for seconds, is_there in ((1.0, True), (LMCACHE_WORKER_S, True), (1.0, False)):
+        cache.scene.wait(seconds)
+        assert (cache.publisher in cache.scene.index.registered) is is_there
 
 
 def test_a_new_process_has_nothing_of_it(cache: Cache) -> None:

@@ -21,7 +21,12 @@ class Topic:
     """What is written to the topic, and what becomes of it."""
 
     def __init__(
-        self, known: Iterable[Registration] = (), *, begun: bool = True, first: int = 1
+        self,
+        known: Iterable[Registration] = (),
+        *,
+        begun: bool = True,
+        first: int = 1,
+        says_all: bool = False,
     ) -> None:
         self.index = Index()
         self.dropped: Counter[str] = Counter()
@@ -30,7 +35,7 @@ class Topic:
         self.now = 0.0
         self.servers = Servers(
             "topic",
-            model_of=lambda name: ModelOf("t", 16),
+            model_of=lambda name: ModelOf("t", 16, says_all),
             next_incarnation=lambda publisher: first,
             clock=lambda: 1_795_000_000.0,
             dropped=self._drop,
@@ -100,6 +105,14 @@ def topic() -> Topic:
     return Topic()
 
 
+@pytest.mark.parametrize("says_all", [False, True])
+def test_a_server_that_may_drop_events_unseen_is_doubted(says_all: bool) -> None:
+    topic = Topic(says_all=says_all)
+    topic.write("store", 1)
+    (registration,) = topic.servers.known()
+    assert registration.doubt == (None if says_all else Doubt.DROPS_UNSAID)
+
+
 def test_what_is_stored_and_deleted_is_written(topic: Topic) -> None:
     topic.write("store", 1, 2)
     topic.write("delete", 1)
@@ -148,6 +161,15 @@ def test_models_salts_and_ranks_are_publishers_of_their_own(topic: Topic) -> Non
 
 
 # The gate
+
+
+def test_a_publisher_that_is_not_noted_is_news(topic: Topic) -> None:
+    told = []
+    for salt in ("", "", "s"):
+        topic.servers.has_news = False
+        topic.write("store", 1, salt=salt)
+        told.append(topic.servers.has_news)
+    assert told == [True, False, True]
 
 
 def test_a_batch_that_comes_twice_counts_once(topic: Topic) -> None:

@@ -10,7 +10,7 @@ from lmcache_adapter.worker.reasons import Reason
 from lmcache_adapter.worker.waiting import LMCACHE_HELD_S
 from lmcache_adapter.worker.worker import LMCACHE_SYNC_START_S, LMCACHE_UNHEARD_S
 from schemas.answer_states import Doubt
-from tests.lmcache import DISK
+from tests.lmcache import CPU, DISK
 from tests.unit.lmcache_adapter.scene import PULL, REPLY, Cache, Scene
 
 
@@ -69,6 +69,92 @@ def test_a_key_is_the_same_signed_and_unsigned(cache: Cache) -> None:
     assert cache.indexed == set()
 
 
+@pytest.fixture
+def tagged(cache: Cache) -> Cache:
+    cache.has_tags = True
+    return cache
+
+
+def told(cache: Cache) -> tuple[Doubt | None, int]:
+    """Why it is doubted, and how many chunks count."""
+    return cache.doubt, len(cache.indexed)
+
+
+@pytest.mark.parametrize("location", [CPU, DISK])
+def test_of_chunks_of_one_name_it_is_known_how_many_are_left_once_all_are_gone(
+    tagged: Cache, location: str
+) -> None:
+    """As of requests with other `lmcache.tag.*`: the hash of the tokens is the same."""
+    tagged.admit(1, 2, location=location)
+    assert told(tagged) == (None, 2)
+    tagged.admit(1, 2, location=location)
+    assert told(tagged) == (Doubt.COPIES_UNKNOWN, 2)
+    tagged.evict(1, location=location)
+    assert told(tagged) == (Doubt.COPIES_UNKNOWN, 2)
+    tagged.evict(1, location=location)
+    assert told(tagged) == (Doubt.COPIES_UNKNOWN, 1)
+    tagged.evict(2, location=location)
+    tagged.admit(2, location=location)
+    assert told(tagged) == (Doubt.COPIES_UNKNOWN, 1), "both are there again"
+    tagged.evict(2, 2, location=location)
+    assert told(tagged) == (None, 0)
+    tagged.admit(3, 3, location=location)
+    tagged.evict(3, location=location)
+    tagged.register()
+    tagged.admit(3, location=location)
+    assert told(tagged) == (None, 1)
+    tagged.evict(3, location=location)
+    assert told(tagged) == (None, 0)
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_chunks_by_layer_may_go_without_a_message(tagged: Cache, gone: int) -> None:
+    """Each layer is a key of its own (`use_layerwise`), and all have one name."""
+    tagged.admit(*[1, 2] * 4)
+    tagged.evict(*[1] * gone)
+    assert tagged.doubt == Doubt.COPIES_UNKNOWN
+    restarted(tagged)
+    tagged.beat()
+    tagged.sync()
+    assert (tagged.doubt, tagged.degraded) == (Doubt.COPIES_UNKNOWN, None)
+    assert tagged.indexed == {("CPU", 1), ("CPU", 2)}
+    tagged.evict(*[1] * (4 - gone))
+    assert (tagged.doubt, tagged.indexed) == (Doubt.COPIES_UNKNOWN, {("CPU", 2)})
+    tagged.evict(*[2] * 4)
+    assert told(tagged) == (None, 0)
+
+
+def test_what_an_orderly_end_leaves_of_such_chunks_on_disk_is_not_kept(tagged: Cache) -> None:
+    tagged.admit(1, 2, location=DISK)
+    (kept,) = tagged.scene.controller._members.values()
+    assert list(kept.worker.keep()) == [DISK]
+    tagged.admit(1, location=DISK)
+    assert list(kept.worker.keep()) == []
+
+
+@pytest.mark.parametrize("begins_first", [True, False])
+@pytest.mark.parametrize("times", [2, 3])
+def test_what_is_evicted_while_it_syncs_may_be_in_its_keys_or_not(
+    tagged: Cache, times: int, begins_first: bool
+) -> None:
+    tagged.admit(*[1, 2] * times)
+    restarted(tagged)
+    tagged.beat()
+    batches = tagged.start_sync() if begins_first else []
+    tagged.evict(1)
+    total = len(tagged.on_cpu) + begins_first
+    for batch in batches or tagged.start_sync():
+        tagged.scene.push(batch)
+    tagged.end_sync(total=total)
+    for left in reversed(range(times - 1)):
+        assert tagged.doubt is Doubt.COPIES_UNKNOWN
+        assert len(tagged.indexed) == 2
+        tagged.evict(1)
+        assert tagged.more[CPU][1] == max(left - 1, 0)
+    if tagged.doubt is None:
+        assert tagged.indexed == tagged.truth == {("CPU", 2)}
+
+
 def test_an_older_workers_single_operations_are_taken(cache: Cache) -> None:
     fields = {"location": "LocalCPUBackend"}
     cache.scene.push(
@@ -78,6 +164,7 @@ def test_an_older_workers_single_operations_are_taken(cache: Cache) -> None:
     )
     assert cache.indexed == {("CPU", 6)}
     assert cache.degraded is None
+    assert cache.scene.controller.counters.operations == 3
 
 
 # Losses

@@ -5,7 +5,7 @@ import pytest
 import xxhash
 
 from query_api.grpc.counts import GrpcCounts
-from query_api.grpc.grpc_settings import GrpcSettings
+from query_api.grpc.grpc_settings import GrpcSettings, ListenAddress
 from query_api.grpc.holders import Holders
 from query_api.grpc.kv_indexer import KvIndexer
 from query_api.grpc.radix_index import RadixIndex
@@ -36,11 +36,11 @@ class Index:
         self.holders = Holders(self.table, clock=lambda: self.now)
 
     def kv_indexer(self, *, only_exact: bool = False, **settings: Any) -> KvIndexer:
-        asked = GrpcSettings(**settings)
+        asked = GrpcSettings(listen=ListenAddress(), **settings)
         return KvIndexer(self.table, self.holders, self.counts, asked, only_exact=only_exact)
 
     def radix_index(self, *, only_exact: bool = False, **settings: Any) -> RadixIndex:
-        asked = GrpcSettings(**settings)
+        asked = GrpcSettings(listen=ListenAddress(), **settings)
         return RadixIndex(self.table, self.holders, self.counts, asked, only_exact=only_exact)
 
     def add(

@@ -13,7 +13,7 @@ import pytest
 from query_api.grpc import calls
 from query_api.grpc import server as server_module
 from query_api.grpc.bounds import GRPC_MESSAGE_BYTES_MAX
-from query_api.grpc.grpc_settings import GrpcSettings
+from query_api.grpc.grpc_settings import GrpcSettings, ListenAddress
 from query_api.grpc.refusals import GrpcRefusal
 from query_api.grpc.server import GrpcServer
 from query_api.grpc.traces import parent_of
@@ -81,7 +81,9 @@ def query(query_id: int) -> bytes:
 def serving(
     index: Index, tracer: Tracer = NO_TRACER, **settings: Any
 ) -> Iterator[tuple[GrpcServer, Client]]:
-    server = GrpcServer(index.table, GrpcSettings(**settings), tracer=tracer)
+    server = GrpcServer(
+        index.table, GrpcSettings(listen=ListenAddress(), **settings), tracer=tracer
+    )
     server.start()
     try:
         with closing(Client(server.address)) as client:
@@ -161,7 +163,9 @@ class Waiting:
 
 
 def test_what_nobody_waits_for_any_more_is_not_computed(index: Index) -> None:
-    served = calls.Calls(index.table, index.counts, GrpcSettings(), only_exact=False)
+    served = calls.Calls(
+        index.table, index.counts, GrpcSettings(listen=ListenAddress()), only_exact=False
+    )
     late: Any = Waiting(0.0)
     with pytest.raises(GrpcRefusal) as caught:
         served._answered(lambda message, _: message, b"", late, NO_SPAN)
@@ -266,7 +270,7 @@ def test_an_address_in_use_is_named(index: Index) -> None:
     with serving(index) as (server, _):
         port = int(server.address.rpartition(":")[2])
         with pytest.raises(ConfigurationError, match=rf"127\.0\.0\.1:{port}.*--grpc"):
-            GrpcServer(index.table, GrpcSettings(port=port))
+            GrpcServer(index.table, GrpcSettings(listen=ListenAddress(port=port)))
 
 
 def test_it_stops_while_streams_are_open(index: Index) -> None:

@@ -8,6 +8,7 @@ import httpx
 import msgpack
 import pytest
 
+from query_api.http.http_settings import HttpSettings
 from query_api.http.wire import Wire
 from reprise.application import create_app
 from tests.fakes import FakeTable, registration
@@ -20,7 +21,7 @@ Ask = Callable[..., httpx.Response]
 
 def asker(table: FakeTable, wire: Wire) -> Ask:
     """Sends one request as a client's library does, which accepts everything."""
-    app = create_app(table, table, default_wire=wire)
+    app = create_app(table, table, settings=HttpSettings(default_wire=wire))
 
     async def run(method: str, path: str, **options: Any) -> httpx.Response:
         transport = httpx.ASGITransport(app=app)

@@ -77,7 +77,7 @@ def test_whoever_asks_while_metrics_are_written_gets_the_same_and_the_loop_goes_
     written: list[str] = []
     write = module._exposition
 
-    def slow(collected: module._Collected, accept: str) -> tuple[bytes, str]:
+    def slow(collected: module._CollectedFamilies, accept: str) -> tuple[bytes, str]:
         assert go_on.wait(30)
         written.append(accept)
         return write(collected, accept)

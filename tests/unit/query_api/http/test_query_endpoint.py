@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from query_api.http.http_settings import HttpSettings
 from reprise.application import create_app
 from schemas.answer_states import AnswerState, Standing
 from schemas.errors import StorageError
@@ -75,6 +76,11 @@ def test_conductors_two_ranks_are_answered_in_msgpack(table: FakeTable, client: 
             }
         }
     }
+
+
+def test_a_service_without_a_history_says_so(client: AsgiClient) -> None:
+    reply = client.post_json("/query?as_of=0:0", PLAIN)
+    assert (reply.status, reply.document()["reason"]) == (400, "no_history")
 
 
 def test_the_published_shape_is_answered_in_json(table: FakeTable, client: AsgiClient) -> None:
@@ -545,7 +551,7 @@ def test_only_exact_leaves_out_all_others(
 def test_a_service_may_leave_out_what_is_not_exact_unless_asked_for_all(
     doubtful: FakeTable,
 ) -> None:
-    client = AsgiClient(create_app(doubtful, doubtful, only_exact=True))
+    client = AsgiClient(create_app(doubtful, doubtful, settings=HttpSettings(only_exact=True)))
     assert list(client.post_json("/query", query()).document()["default"]) == ["a"]
     everything = client.post_json("/query?only=all", query()).document()["default"]
     assert sorted(everything) == ["a", "b", "c"]

@@ -188,6 +188,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         kv_bytes_per_token=327_680,
         max_num_seqs=256,
         kv_capacity_tokens=400_000,
+        lora_reload="none",
         curve_server_key="k" * 40,
     )
     table.add(known)
@@ -223,6 +224,10 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "KvBytesPerToken": 327_680,
             "MaxNumSeqs": 256,
             "KvCapacityTokens": 400_000,
+            "KvOffloading": "",
+            "KvPartialReuse": "",
+            "KvCacheGroups": "",
+            "LoraReload": "none",
             "Url": "",
             "CurveServerKey": "k" * 40,
             "Incarnation": 3,

@@ -9,7 +9,8 @@ from query_api.http.app import create_app
 from query_api.http.text_bodies import TEXT_BODY_BYTES_MAX
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
-from routing.decisions.router import Router, RouterSettings
+from routing.decisions.router import Router
+from routing.decisions.router_settings import RouterSettings
 from routing.feature import routing_feature
 from tests.fakes import AsgiClient, FakeTable, Reply, registration
 from tokens.interface import NoTokens, NoTokensError, Tokens, TokenSource

@@ -21,7 +21,7 @@ from schemas.events import encode_events
 from schemas.topics import encode_publisher, encode_registration
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
-from streams.table.rows.format import COVERED_KEY, with_expected_offset
+from streams.table.rows.format import CONTEXT, COVERED_KEY, with_expected_offset
 from streams.table.rows.reader import RowReader
 from tests.building import SCOPE, events_record, registered_record, registration, stored
 from tests.fakes import FlushingWorker
@@ -120,6 +120,18 @@ def test_an_unexpected_error_while_rows_are_loaded_does_not_repeat_for_ever(
     asyncio.run(reading.reader._advance(TABLE, 1))
     assert reading.replica.loading.complete
     assert reading.replica.internal_errors == 1
+
+
+def test_a_row_that_is_corrupt_is_left_out_counted_and_named(
+    reading: Reading, rows: Sequence[tuple[bytes, bytes | None]], caplog: pytest.LogCaptureFixture
+) -> None:
+    at = next(number for number, (key, _) in enumerate(rows) if key[:1] == CONTEXT)
+    key, value = rows[at]
+    assert value is not None
+    reading.give(TABLE, [*rows[:at], (key, value[:-1] + b"?"), *rows[at + 1 :]])
+    assert reading.replica.loading.table.counters["corrupt_rows"] == 1
+    said = f"Cannot use a row of the table (corrupt_rows), in partition 0 with key {key.hex()}"
+    assert said in caplog.text
 
 
 def test_an_entry_of_the_registry_that_cannot_be_read_is_counted_and_named_within_a_bound(

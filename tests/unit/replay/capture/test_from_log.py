@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logs.embedded import _KEY, EmbeddedLog
+from logs.embedded import EmbeddedLog
 from replay.capture.errors import CaptureError
 from replay.capture.format import CaptureEntry, CaptureSelection
 from replay.capture.reader import Capture
@@ -16,11 +16,11 @@ from schemas.errors import DiskError, StorageError
 from schemas.identities import Offset, PublisherKey
 from schemas.memory_segments import MemoryRecord
 from schemas.progress import Progress
-from schemas.records import HeartbeatRecord
-from storage.rocksdb import new_batch
+from schemas.records import HeartbeatRecord, RegisteredRecord
 from streams.table.fold import Fold
 from streams.table.verification import context_digests
 from tests.building import registration
+from tests.earlier_logs import without
 from tests.unit.replay.histories import (
     FIRST_TIME,
     captured,
@@ -132,6 +132,17 @@ def test_registrations_of_a_retained_log_are_kept(data: Path, path: Path) -> Non
     assert replayed(path).digests == digests_of(data)
 
 
+def test_registrations_are_kept_of_a_range_without_a_record(data: Path, path: Path) -> None:
+    captured(data, path, CaptureSelection(since=FIRST_TIME + 1e6))
+    kept = [decode_log_record(entry.value) for entry in entries_of(path)]
+    live = fold_of(data).registrations
+    assert [one.publisher for one in kept if isinstance(one, RegisteredRecord)] == [*live]
+    assert len(kept) == len(live) > 0
+    states = replayed(path).publishers
+    assert states.keys() == live.keys()
+    assert all(state.degraded_since is not None for state in states.values())
+
+
 def test_an_instance_chooses_its_records_and_what_heartbeats_say_of_it(
     data: Path, path: Path
 ) -> None:
@@ -180,11 +191,7 @@ def test_there_must_be_a_log(tmp_path: Path, path: Path) -> None:
 
 
 def test_a_damaged_log_is_captured_up_to_the_damage(data: Path, path: Path) -> None:
-    log = EmbeddedLog(data / "log", segment_bytes=4096)
-    batch = new_batch()
-    batch.delete(_KEY.pack(b"r", 50))
-    log._db.write(batch)
-    log.close()
+    without(data / "log", 50)
     with pytest.raises(DiskError, match="records 50 to 50 are missing"):
         captured(data, path)
     with Capture(path) as capture:

@@ -30,10 +30,24 @@ def test_requests_are_read(path: Path) -> None:
     trace = read_trace(write(path, GOOD, {**GOOD, "timestamp": 1.5, "hash_ids": [0, 2]}))
     assert trace.name == "trace.jsonl"
     assert [msgspec.structs.astuple(request) for request in trace.requests] == [
-        (0.0, 1000, 5, [0, 1]),
-        (1.5, 1000, 5, [0, 2]),
+        (0.0, 1000, 5, [0, 1], None),
+        (1.5, 1000, 5, [0, 2], None),
     ]
     assert (trace.problem, trace.notes) == (None, [])
+
+
+def test_prompts_of_a_session_share_the_ids_that_are_equal(path: Path) -> None:
+    ids = [2000, 3000, 4000]
+    lines = [
+        {**GOOD, "hash_ids": ids[:2], "session_id": "a"},
+        {**GOOD, "hash_ids": ids[:2], "session_id": "b"},
+        {**GOOD, "input_length": 1500, "hash_ids": ids, "session_id": "a"},
+    ]
+    first, other, last = read_trace(write(path, *lines)).requests
+    assert [first.session_id, other.session_id, last.session_id] == ["a", "b", "a"]
+    assert last.hash_ids == ids
+    assert all(one is two for one, two in zip(first.hash_ids, last.hash_ids, strict=False))
+    assert not any(one is two for one, two in zip(other.hash_ids, last.hash_ids, strict=False))
 
 
 def test_empty_lines_and_a_missing_last_end_of_line_do_no_harm(path: Path) -> None:

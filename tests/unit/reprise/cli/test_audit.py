@@ -19,6 +19,7 @@ from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from schemas.identities import PrefixScope
 from schemas.routing_records import CostModel, DecisionsRecord, LoadRecord, encode_routing
+from streams.audit.source import ANSWERS_TOPIC
 from streams.audit.verification import VerificationResult
 from tests.fakes import FakeTable
 
@@ -33,7 +34,7 @@ def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
         return VerificationResult()
 
     def of_topics(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerificationResult:
-        found.append((kafka.bootstrap, kafka.answers.name))
+        found.append((kafka.bootstrap, kafka.topic(ANSWERS_TOPIC).name))
         return VerificationResult()
 
     def no_decisions(kafka: KafkaSettings, tell: Callable[[int, int], None]) -> VerifiedDecisions:

@@ -10,6 +10,7 @@ from reprise.cli.main import main
 from reprise.cli.service_command import ROLES, role_command
 
 ROOT = Path(__file__).parents[4]
+KEY = r"`([a-z_.]+)`"
 
 
 def shown(*arguments: str, **environment: str) -> dict[str, tuple[str, str]]:
@@ -48,13 +49,15 @@ def test_a_command_has_a_dozen_flags() -> None:
         assert len(flags) <= 16, [one.name for one in flags]
 
 
-def test_the_document_names_every_key_and_no_other() -> None:
+def test_the_document_names_every_key_with_the_roles_that_have_it_and_no_other() -> None:
     text = (ROOT / "docs" / "run.md").read_text()
     table = text.partition("## Settings")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in table.splitlines() if line.startswith("| `")]
     named = {
-        key
-        for line in table.splitlines()
-        if line.startswith("| `")
-        for key in re.findall(r"`([a-z_.]+)`", line.split("|")[1])
+        key: set(roles.split()) for _, keys, roles, *_ in rows for key in re.findall(KEY, keys)
     }
-    assert named == {one.key for role in ROLES for one in role_command(role).settings()}
+    found: dict[str, set[str]] = {}
+    for role, letter in zip(ROLES, ("U", "B", "W", "R"), strict=True):
+        for one in role_command(role).settings():
+            found.setdefault(one.key, set()).add(letter)
+    assert named == found

@@ -45,7 +45,7 @@ def test_it_answers_where_it_is_told(
     run: list[Settings], arguments: tuple[str, ...], address: tuple[str, int]
 ) -> None:
     _, gateway = given(run, *arguments)
-    assert (gateway.host, gateway.port) == address
+    assert gateway.listen == address
     assert gateway.engines == ENGINES
 
 

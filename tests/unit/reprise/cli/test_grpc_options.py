@@ -4,16 +4,15 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from console.settings import RoleCommand
-from query_api.grpc.grpc_settings import GrpcSettings
-from reprise.cli.grpc_options import grpc_options
+from console.settings import RoleCommand, part_settings
+from query_api.grpc.grpc_settings import GrpcSettings, ListenAddress
 
 
 def given(*arguments: str, **environment: str) -> GrpcSettings | None:
     found: list[GrpcSettings | None] = []
 
     @click.command(cls=RoleCommand)
-    @grpc_options
+    @part_settings(GrpcSettings, "grpc", required=False)
     def command(grpc: GrpcSettings | None) -> None:
         found.append(grpc)
 
@@ -38,10 +37,11 @@ def test_it_is_off_unless_an_address_is_given() -> None:
 def test_flags_and_the_environment_say_the_same(
     arguments: tuple[str, ...], environment: dict[str, str]
 ) -> None:
-    expected = GrpcSettings(host="h", port=1, model_name="m", tenant_id="t")
+    expected = GrpcSettings(listen=ListenAddress("h", 1), model_name="m", tenant_id="t")
     assert given(*arguments, **environment) == expected
 
 
 def test_a_port_alone_is_on_loopback_for_any_model_of_the_default_tenant() -> None:
-    expected = GrpcSettings(host="127.0.0.1", port=0, model_name="", tenant_id="default")
+    listen = ListenAddress("127.0.0.1", 0)
+    expected = GrpcSettings(listen=listen, model_name="", tenant_id="default")
     assert given("--grpc", "0") == expected

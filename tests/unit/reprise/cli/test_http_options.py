@@ -40,7 +40,7 @@ def test_the_default_wire_is_handed_over(
     environment |= {"CONDUCTOR_CONFIG_PATH": str(tmp_path / "none")}
     result = CliRunner().invoke(main, [command, *needed, *options], env=environment)
     assert result.exit_code == 0, result.output
-    assert [settings.default_wire for settings in seen] == [wire]
+    assert [settings.http.default_wire for settings in seen] == [wire]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

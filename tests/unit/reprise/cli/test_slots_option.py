@@ -2,38 +2,27 @@ import os
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from reprise.cli.bridge import bridge
-from reprise.cli.kafka_options import DataPlace, data_option
 from reprise.cli.serve import serve
-from storage.slots import take_slot
+from schemas.errors import StorageError
+from storage.slots import take_place, take_slot
 
 ROLE = ["--kafka", "127.0.0.1:9", "--set", "slots=2"]
 
 
-@click.command()
-@data_option("Somewhere.")
-def role(data: DataPlace) -> None:
-    click.echo(f"{data.path} {data.shared} {data.is_first}")
-
-
-def run(*arguments: str) -> str:
-    return CliRunner().invoke(role, arguments).output.strip()
-
-
 def test_without_slots_the_directory_is_the_role_s_own(tmp_path: Path) -> None:
-    assert run("--data", str(tmp_path)) == f"{tmp_path} {tmp_path} True"
+    assert take_place(tmp_path, 0) == (tmp_path, tmp_path, True)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_with_slots_each_has_a_part_and_the_last_is_told_that_there_is_none(tmp_path: Path) -> None:
-    shared = ["--data", str(tmp_path), "--slots", "2"]
-    assert run(*shared) == f"{tmp_path}/slot-1 {tmp_path} True"
-    assert run(*shared) == f"{tmp_path}/slot-2 {tmp_path} False"
-    assert "raise slots" in run(*shared)
+    assert take_place(tmp_path, 2) == (tmp_path / "slot-1", tmp_path, True)
+    assert take_place(tmp_path, 2) == (tmp_path / "slot-2", tmp_path, False)
+    with pytest.raises(StorageError, match="raise slots"):
+        take_place(tmp_path, 2)
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -56,8 +45,8 @@ def test_what_one_alone_may_do_the_first_does(
     ):
         done = CliRunner().invoke(command, [*ROLE, "--data", str(tmp_path / name), *more])
         assert done.exit_code == 0, done.output
-    assert (seen[0].lmcache is not None) is is_first
-    assert bool(seen[1].act_s) is is_first
+    assert seen[0].lmcache.is_on is is_first
+    assert seen[1].acting.is_on is is_first
     assert seen[1].leave.shared == tmp_path / "serve"
     assert seen[1].leave.to == "replicas"
     for slot in before:

@@ -23,6 +23,10 @@ def test_a_pod_is_registered_as_its_annotations_say() -> None:
         namespace="n",
         role="prefill",
         instance="i",
+        kv_offloading="none",
+        kv_partial_reuse="none",
+        kv_cache_groups="one",
+        lora_reload="none",
     )
     first, second = bodies(one, "", 0)
     assert first == {
@@ -38,6 +42,10 @@ def test_a_pod_is_registered_as_its_annotations_say() -> None:
         "lora_name": "l",
         "additionalsalt": "n",
         "role": "prefill",
+        "kv_offloading": "none",
+        "kv_partial_reuse": "none",
+        "kv_cache_groups": "one",
+        "lora_reload": "none",
         "labels": {
             "k8s-namespace": NAMESPACE,
             "k8s-pod": "vllm-0",

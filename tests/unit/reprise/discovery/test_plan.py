@@ -86,3 +86,21 @@ def test_a_setting_that_has_changed_is_registered_anew(
     for fields in ({"replay_port": "1"}, {"events_port": "1"}, {"block_size": "32"}):
         plan = make_plan(wanted(engine(**fields)), services, NAMESPACE)
         assert (len(plan.unregister), len(plan.register)) == (1, 1), fields
+
+
+def test_what_a_pod_says_of_its_engine_later_is_registered_in_place(
+    client: AsgiClient, table: FakeTable
+) -> None:
+    said = {"kv_offloading": "native", "kv_partial_reuse": "none", "kv_cache_groups": "one"}
+    for fields in ({**said, "lora_reload": "none"}, *({name: said[name]} for name in said), {}):
+        services = registered(client, table, *wanted(engine()))
+        some = wanted(engine(**fields))
+        plan = make_plan(some, services, NAMESPACE)
+        due = [body | {"replace": True} for body in some] if fields else []
+        assert (plan.unregister, plan.register) == ([], due)
+        services = registered(client, table, *plan.register)
+        assert make_plan(some, services, NAMESPACE) == ([], [])
+        older = [msgspec.structs.replace(one, KvCacheGroups=msgspec.UNSET) for one in services]
+        rest = make_plan(wanted(engine(**fields | {"kv_cache_groups": ""})), older, NAMESPACE)
+        assert rest == ([], [])
+        table.registrations.clear()

@@ -167,9 +167,8 @@ def test_a_damaged_database_ends_a_backup_and_leaves_nothing(
     tmp_path: Path, written: Written
 ) -> None:
     written.fold()
-    written.log._db.flush()
     written.close()
-    file = next(iter((written.data / "log").glob("*.sst")))
+    file = next(iter((written.data / "log").glob("*.rec")))
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 4
     file.write_bytes(content)

@@ -148,7 +148,7 @@ def test_an_error_nobody_foresaw_is_counted_and_told_by_the_publisher_alone(
     folding.submit(log.append(records), records)
     folding.wait()
     assert (folding.fold.offset, folding.faults, conditions.problem) == (1, 1, "")
-    assert folding.fold.is_degraded(SCOPE)
+    assert folding.fold.states.is_degraded(SCOPE)
     folding.stop()
     table.close()
 

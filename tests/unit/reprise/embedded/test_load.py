@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 
+from bridge.engine_http.load_settings import LoadSettings
 from logs.embedded import EmbeddedLog
 from reprise.settings import Settings
 from schemas.routing_records import LoadSample, LoadSource, Target
@@ -30,7 +31,9 @@ def test_samples_come_on_the_write_threads_loop(tmp_path: Path) -> None:
 
     log = EmbeddedLog(tmp_path / "log")
     table = Table(tmp_path / "table", lambda: Fold(open_kernel(1337, name="reference")), log=log)
-    write = write_path(Settings(data=tmp_path, scrape_load_s=0.05), log, table, on_load=take)
+    write = write_path(
+        Settings(data=tmp_path, load=LoadSettings(scrape_s=0.05)), log, table, on_load=take
+    )
     write.thread.start()
     try:
         until(lambda: write.conditions.ready, what="recovery")

@@ -20,33 +20,38 @@ from streams.table.suspect_publishers import Suspects
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 from tests.building import SCOPE, STREAM, events_record, registered_record, registration, stored
+from tests.earlier_logs import of_an_earlier_format, without
 
 ME = PublisherKey(STREAM, 0)
 BATCHES = 300
 MakeFold = Callable[[], Fold]
 
 
+@pytest.fixture(params=["*.rec", "*.sst"], ids=["in files", "of an earlier format"])
+def records(request: pytest.FixtureRequest) -> str:
+    """Which files of the log have its records."""
+    return f"log/{request.param}"
+
+
 @pytest.fixture
-def data(tmp_path: Path, any_fold: MakeFold) -> Path:
-    """A registration and batches behind it: two thirds in data files of the log, and all of it in
-    the table.
-    """
+def data(tmp_path: Path, any_fold: MakeFold, records: str) -> Path:
+    """A registration and batches behind it, in the log and in the table."""
     log = EmbeddedLog(tmp_path / "log")
     table = Table(tmp_path / "table", any_fold, log=log)
     recover(table, log)
     numbers = random.Random(1)
-    records = [registered_record(registration())]
+    appended = [registered_record(registration())]
     for sequence in range(BATCHES):
         hashes = [numbers.getrandbits(64) for _ in range(5)]
         tokens = [numbers.getrandbits(31) for _ in range(20)]
-        records.append(events_record(sequence, sequence, [stored(sequence, hashes, tokens)]))
-    for number, record in enumerate(records):
-        table.apply([LogEntry(log.append([record]), record)])
-        if number in (BATCHES // 3, BATCHES * 2 // 3):
-            log._db.flush()
+        appended.append(events_record(sequence, sequence, [stored(sequence, hashes, tokens)]))
+    for encoded in appended:
+        table.apply([LogEntry(log.append([encoded]), encoded)])
     run_without_loop(table.flush(now=0.0))
     table.close()
     log.close()
+    if records == "log/*.sst":
+        of_an_earlier_format(tmp_path / "log")
     return tmp_path
 
 
@@ -101,20 +106,20 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
         DirectoryRepair(tmp_path)
 
 
-def test_a_look_changes_nothing(data: Path) -> None:
-    damage(data, "log/*.sst")
+def test_a_look_changes_nothing(data: Path, records: str) -> None:
+    damage(data, records)
     damage(data, "table/MANIFEST-*")
     before = files(data)
     assert remedies(data) == ["log", "table"]
     assert files(data) == before
 
 
-@pytest.mark.parametrize("pattern", ["log/*.sst", "log/MANIFEST-*", "log/CURRENT"])
+@pytest.mark.parametrize("pattern", ["", "log/MANIFEST-*", "log/CURRENT"], ids=str)
 def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
-    data: Path, any_fold: MakeFold, pattern: str
+    data: Path, any_fold: MakeFold, pattern: str, records: str
 ) -> None:
     truth, _ = started(data, any_fold)
-    blamed = damage(data, pattern, at=0.2)
+    blamed = damage(data, pattern or records, at=0.2)
     (finding, _) = DirectoryRepair(data).examine()
     assert blamed.name in finding.text
     assert "log.damaged-1" in finding.remedy
@@ -131,9 +136,9 @@ def test_a_damaged_log_is_a_log_again_and_the_table_has_what_it_lost(
 
 
 def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
-    data: Path, any_fold: MakeFold
+    data: Path, any_fold: MakeFold, records: str
 ) -> None:
-    damage(data, "log/*.sst", at=0.2)
+    damage(data, records, at=0.2)
     shutil.rmtree(data / "table")
     repaired(data)
     fold, recovered = started(data, any_fold)
@@ -153,10 +158,7 @@ def test_without_the_table_what_is_left_is_folded_and_nothing_is_exact(
 def test_a_log_with_a_hole_is_not_folded_past_it_and_counts_from_behind_it(
     data: Path, any_fold: MakeFold
 ) -> None:
-    log = EmbeddedLog(data / "log")
-    log._db._rdict.delete(b"r" + (20).to_bytes(8, "big"))
-    log._db._rdict.delete(b"r" + (21).to_bytes(8, "big"))
-    log.close()
+    without(data / "log", 20, 21)
     shutil.rmtree(data / "table")
     with pytest.raises(DamagedError, match=r"records 20 to 21 are missing.*`reprise repair"):
         started(data, any_fold)

@@ -48,3 +48,14 @@ def test_answers_are_stale_only_where_the_table_is_behind_the_log(
     assert service.view.ready
     service.conditions.clear(part)
     assert service.view.state(SCOPE) is AnswerState.EXACT
+
+
+def test_no_history_is_kept_where_it_may_take_no_room(
+    tmp_path: Path, service: EmbeddedService
+) -> None:
+    other = EmbeddedService(Settings(data=tmp_path / "other", history_bytes=0))
+    assert service.data.history is not None
+    assert (tmp_path / "history").exists()
+    assert other.data.history is None
+    assert not (tmp_path / "other" / "history").exists()
+    other.stop()

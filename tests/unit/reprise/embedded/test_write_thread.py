@@ -171,7 +171,7 @@ def test_the_end_of_the_fold_ends_the_write_path_and_is_told(write: WritePath) -
     receive(write, 0, 0)
     until(lambda: "fold thread failed" in write.conditions.problem, what="the end of the fold")
     receive(write, 1, 1)
-    until(lambda: not write.thread.is_alive, what="the end of the write path")
+    until(lambda: not write.thread._thread.is_alive(), what="the end of the write path")
     with pytest.raises(StorageError, match="stopping"):
         write.intake.register(TWO).result(WAIT_S)
 

@@ -5,7 +5,7 @@ import re
 import socket
 import threading
 import time
-from typing import Any
+from typing import Any, Self
 
 from query_api.http.plain_listener import PlainAnswers
 from reprise.application import create_app
@@ -56,10 +56,18 @@ class Server:
     Args:
         plain: whether a listener without Python has the address.
         connections: that may be open at once.
+        table: that is served; None: a new one.
     """
 
-    def __init__(self, *, plain: bool = True, connections: int = 4096, **options: Any) -> None:
-        self.table = Table()
+    def __init__(
+        self,
+        *,
+        plain: bool = True,
+        connections: int = 4096,
+        table: Table | None = None,
+        **options: Any,
+    ) -> None:
+        self.table = Table() if table is None else table
         app = create_app(self.table, self.table, **options)
         self.plain: PlainAnswers | None = app.plain if plain else None  # type: ignore[attr-defined]
         self.connections = Connections(connections_max=connections)
@@ -72,7 +80,7 @@ class Server:
     def _run(self) -> None:
         self._server.run(sockets=[self._listening])
 
-    def __enter__(self) -> "Server":
+    def __enter__(self) -> Self:
         self._thread.start()
         until(
             lambda: self._server.started and (self.plain is None or self.connections.listener),

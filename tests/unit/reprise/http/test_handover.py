@@ -1,5 +1,6 @@
 """Connections that the listener hands over have their turn as soon as those that the server has."""
 
+import gc
 import selectors
 import socket
 from collections import Counter
@@ -8,8 +9,10 @@ from contextlib import ExitStack
 
 import pytest
 
+from reprise.http.connection import Connection
 from reprise.http.handover import HTTP_TAKEN_OVER_MAX
 from streams.kernel import native_available
+from tests.processes import until
 from tests.unit.reprise.http.listening import Server, complete, receive
 from tests.unit.reprise.http.plain_requests import request
 
@@ -79,3 +82,21 @@ def test_those_that_are_handed_over_do_not_wait_for_many_requests_of_the_others(
                     ask(connection)
     assert answered[True] == NEW
     assert answered[False] <= TURNS * OLD
+
+
+def test_an_ended_connection_leaves_the_garbage_collector_nothing(server: Server) -> None:
+    """Thousands a second end where clients report, and a collection holds up all threads."""
+
+    def left() -> int:
+        return sum(isinstance(one, Connection) for one in gc.get_objects())
+
+    before = left()
+    gc.disable()
+    try:
+        for _ in range(8):
+            with server.connect() as connection:
+                connection.sendall(HEALTH)
+                receive(connection)
+        until(lambda: left() == before, what="the end of what has ended")
+    finally:
+        gc.enable()

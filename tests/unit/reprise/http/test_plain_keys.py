@@ -113,10 +113,10 @@ def test_nobody_else_is(server: Server) -> None:
     assert server.answered == before
 
 
-@pytest.mark.parametrize("form", ["json", "octets"])
-def test_a_key_of_a_tenant_is_answered_about_that_tenant_alone(server: Server, form: str) -> None:
+@pytest.mark.parametrize("wire", ["json", "octets"])
+def test_a_key_of_a_tenant_is_answered_about_that_tenant_alone(server: Server, wire: str) -> None:
     def asked(tenant: str) -> bytes:
-        if form == "json":
+        if wire == "json":
             body = msgspec.json.encode(msgspec.json.decode(BODY) | {"tenant_id": tenant})
             sent = request(body)
         else:

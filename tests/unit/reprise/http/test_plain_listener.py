@@ -16,6 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from query_api.http import plain_listener
+from query_api.http.http_settings import HttpSettings
 from query_api.http.plain_listener import PLAIN_BODY_BYTES_MAX, PLAIN_STATE_S
 from query_api.http.requests import bodies
 from schemas.answer_states import AnswerState
@@ -305,7 +306,7 @@ def test_an_error_leaves_the_answer_to_the_app(
 
 
 def test_where_there_is_none_the_app_answers() -> None:
-    for options in ({"only_exact": True}, {"plain": False}):
+    for options in ({"settings": HttpSettings(only_exact=True)}, {"plain": False}):
         with Server(**options) as server:
             assert exchange(server, request()).startswith(b"HTTP/1.1 200 ")
             assert server.answered == 0

@@ -11,15 +11,17 @@ from prometheus_client import Metric
 from prometheus_client.registry import Collector
 from zmq.auth import create_certificates
 
+from bridge.bridge_settings import BridgeSettings
 from bridge.relay.relay import Relay
 from bridge.relay.relay_settings import RelayedEngine, RelaySettings
-from bridge.service import Bridge, BridgeSettings
+from bridge.service import Bridge
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from devtools.broker import free_ports
 from gateway.gateway import Gateway
 from gateway.settings import GatewaySettings
-from lmcache_adapter.settings import Address, LmcacheSettings, TopicSettings
+from lmcache_adapter.acting.settings import ActingSettings
+from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
 from query_api.grpc.counts import GrpcCounts
@@ -35,18 +37,19 @@ from reprise.metrics.roles import (
     worker_metrics,
 )
 from reprise.registered_engines import open_tokenizer
-from reprise.roles.serve import ReplicaService, ServeSettings
+from reprise.roles.role_settings import ServeSettings
+from reprise.roles.serve import ReplicaService
 from reprise.settings import Settings
 from routing.worker.worker import RoutingWorker
 from schemas.conditions import Conditions, Level, Part
-from streams.worker.worker import FoldWorker, StreamsSettings
+from streams.worker.worker import FoldWorker
+from streams.worker.worker_settings import StreamsSettings
 from tests.fakes import FakeTable
+from tokens.settings import TokensSettings
 
 ROOT = Path(__file__).parents[4]
-LMCACHE = LmcacheSettings(
-    address=Address(pull_port=0, reply_port=0, heartbeat_port=0),
-    topic=TopicSettings(bootstrap="127.0.0.1:9"),
-)
+LMCACHE = LmcacheSettings(listen="127.0.0.1:0,0,0", kafka="127.0.0.1:9")
+ACTING = ActingSettings(is_on=True)
 KAFKA = KafkaSettings(bootstrap="127.0.0.1:9")
 PUBLISHER_LABELS = {"tenant", "instance", "model", "dp_rank"}
 _NAME = re.compile(r"\breprise_[a-z][a-z_]*\b")
@@ -78,12 +81,14 @@ def _guard(data: Path) -> Guard:
 
 
 def _embedded(data: Path) -> dict[str, Metric]:
-    service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=LMCACHE, act_s=10.0))
+    service = EmbeddedService(
+        Settings(data=data, kernel="reference", lmcache=LMCACHE, acting=ACTING)
+    )
     service.view.metrics.register(embedded_collector(service))
     service.view.metrics.register(http_collector(Connections()))
     service.view.metrics.register(tracing_collector(None))
     try:
-        tokenizer = open_tokenizer({}, service.view, service.conditions)
+        tokenizer = open_tokenizer(TokensSettings(), service.view, service.conditions)
         gateway = Gateway(GatewaySettings(), service.view, service.registry, service.router)
         create_app(
             service.view,
@@ -99,7 +104,7 @@ def _embedded(data: Path) -> dict[str, Metric]:
 
 
 async def _bridge(data: Path) -> dict[str, Metric]:
-    bridge = Bridge(BridgeSettings(kafka=KAFKA, options=client_options(KAFKA), data=data))
+    bridge = Bridge(BridgeSettings(kafka=KAFKA, data=data), client_options(KAFKA))
     try:
         return _named(bridge_metrics(bridge))
     finally:
@@ -133,11 +138,16 @@ def _relay(data: Path) -> dict[str, Metric]:
 
 def _replica(data: Path) -> dict[str, Metric]:
     settings = ServeSettings(
-        kafka=KAFKA, kernel="reference", history=data, audit_rate=1.0, act_s=10.0
+        kafka=KAFKA,
+        kernel="reference",
+        data=data,
+        keeps_history=True,
+        audit_rate=1.0,
+        acting=ACTING,
     )
     service = ReplicaService(settings, when_refused=lambda error: None)
     try:
-        tokenizer = open_tokenizer({}, service.replica, service.replica.conditions)
+        tokenizer = open_tokenizer(TokensSettings(), service.replica, service.replica.conditions)
         create_app(service.replica, FakeTable(), tokenizer=tokenizer, guard=_guard(data))
         return _named(service.replica.metrics)
     finally:

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -65,3 +67,10 @@ def test_without_tracing_its_packages_are_not_imported() -> None:
         " sys.exit(any(f'opentelemetry.{one}' in sys.modules for one in ('sdk', 'exporter')))"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_service_says_at_once_what_it_cannot_use(
+    refused: Callable[..., str], tmp_path: Path
+) -> None:
+    up = ("up", "--port", "0", "--data", str(tmp_path / "data"))
+    assert "as http://localhost:4318" in refused(*up, **{ENDPOINT: "collector:4317"})

@@ -1,7 +1,6 @@
 """Short questions are answered while all of the state is read, and nothing changes meanwhile."""
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,8 @@ import pytest
 
 from routing.decisions.live_load import LiveLoad
 from routing.fold.fold import RoutingFold
-from routing.log.embedded import RoutingLog
-from schemas.conditions import Conditions
 from schemas.routing_records import DecisionsRecord
+from tests.routing import routing_log
 from tests.unit.routing.sample_decisions import decision
 
 WAIT_S = 10.0
@@ -59,9 +57,9 @@ def test_what_is_applied_waits_for_a_long_question_and_short_ones_do_not() -> No
 def test_a_checkpoint_is_written_while_decisions_ask(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = RoutingLog(tmp_path / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    log = routing_log(tmp_path)
     log.queue.push_decision(1, decision(0))
-    log.write()
+    log.writer.write()
     asked = []
     pieces = RoutingFold.pieces
 
@@ -80,6 +78,6 @@ def test_a_checkpoint_is_written_while_decisions_ask(
     assert asked
     assert set(asked) == {1}
     log.stop()
-    again = RoutingLog(tmp_path / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    again = routing_log(tmp_path)
     assert again.folded.read(lambda fold: (fold.offset, len(fold.bookings))) == (0, 1)
     again.stop()

@@ -7,6 +7,8 @@ from routing.decisions import unbooked_load as module
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.mean_work import MeanWork
 from routing.decisions.unbooked_load import TypicalRequest
+from routing.fold.fold import RoutingFold
+from routing.observed.contradictions import ContradictionsState, OutcomeWindow
 from schemas.routing_records import (
     DecidedScope,
     Decision,
@@ -16,7 +18,10 @@ from schemas.routing_records import (
     OutcomeEvent,
     PrefixMark,
     Target,
+    UnregisteredEngine,
+    UnregisteredEngines,
 )
+from streams.table.scope_states import Contradiction
 from tests.unit.routing.sample_decisions import SCOPE, A, B, candidate, decision, outcome
 
 RUN = 7
@@ -228,3 +233,30 @@ def test_what_ended_before_its_first_token_leaves_nothing(
     for event in events:
         live.report(RUN, outcome(0, event, 100.1))
     assert live.predicted(SCOPE, prefixes, 100.5) == blocks
+
+
+def test_where_outcomes_contradict_is_told_at_once_and_as_it_changes() -> None:
+    """Also where a fold that was read takes the place of another."""
+    fold = RoutingFold()
+    contradicted(fold)
+    live, told = LiveLoad(fold), list[int]()
+    live.tell_contradictions(lambda found: told.append(len(found.publishers)))
+    assert told == [1]
+    live.follow(0, LoadRecord(run=0, time=100.0, samples=()), 100.0)
+    live.rebase(RoutingFold())
+    assert told == [1, 0]
+    live.tell_contradictions(lambda found: told.append(len(found.publishers)))
+    assert told == [1, 0]
+    other = RoutingFold()
+    contradicted(other)
+    live.rebase(other)
+    gone = UnregisteredEngines(run=0, time=100.0, engines=(UnregisteredEngine(A, "llama"),))
+    live.follow(1, gone, 100.0)
+    assert told == [1, 0, 1, 0]
+
+
+def contradicted(fold: RoutingFold) -> None:
+    """What A serves is contradicted."""
+    served = (SCOPE._replace(model_name="llama"), A)
+    state = ContradictionsState(((served, OutcomeWindow(Contradiction(9.0))),))
+    fold.observations.contradictions.restore(state)

@@ -34,24 +34,25 @@ def test_terms_are_learnt_of_thirty_outcomes_on() -> None:
     teach(fits, 29)
     prior = DecodeTerms(fixed_s=0.5)
     assert fits.terms(KEY, prior) is prior
+    (row,) = fits.rows()
+    assert (row.is_believed, row.fixed_s, row.request_s, row.token_s) == (False, None, None, None)
     teach(fits, 300)
     terms = fits.terms(KEY, prior)
     assert terms.tbt_s(20, 100_000, 500) == pytest.approx(TRUTH.tbt_s(20, 100_000, 500), rel=0.02)
     assert terms == pytest.approx(TRUTH, rel=0.1)
     (row,) = fits.rows()
     assert row.is_believed
+    assert (row.fixed_s, row.request_s, row.token_s) == terms
     assert row.mape < 0.15
 
 
 def test_outputs_are_the_means_of_the_last_ones() -> None:
     fits = DecodeFits()
-    assert (fits.output_tokens(MODEL), fits.decode_s(MODEL)) == (
-        OUTPUT_TOKENS_FIRST,
-        DECODE_S_FIRST,
-    )
+    assert (fits.output_tokens(MODEL), fits.known_decode_s(MODEL)) == (OUTPUT_TOKENS_FIRST, None)
+    assert fits.output_token_s(MODEL) == DECODE_S_FIRST / OUTPUT_TOKENS_FIRST
     fits.note_output(MODEL, 100, None)
     fits.note_output(MODEL, 300, 4.0)
-    assert (fits.output_tokens(MODEL), fits.decode_s(MODEL)) == (200.0, 4.0)
+    assert (fits.output_tokens(MODEL), fits.known_decode_s(MODEL)) == (200.0, 4.0)
     assert fits.output_tokens(ModelKey("t", "other")) == OUTPUT_TOKENS_FIRST
     for _ in range(5_000):
         fits.note_output(MODEL, 50, 1.0)

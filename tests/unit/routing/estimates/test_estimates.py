@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -120,7 +121,7 @@ def test_an_end_teaches_outputs_and_decoding() -> None:
             tbt_s=0.1,
         )
     )
-    assert (estimates.output_tokens("t", "m"), estimates.decode_s("t", "m")) == (70.0, 7.0)
+    assert (estimates.output_tokens("t", "m"), estimates.known_decode_s("t", "m")) == (70.0, 7.0)
     assert [row.class_name for row in estimates.rows().decode] == ["d"]
 
 
@@ -149,7 +150,7 @@ def test_the_same_outcomes_give_the_same_bits_on_every_machine() -> None:
     estimates = Estimates()
     for one in history(2_000):
         estimates.note(one)
-    assert f"{estimates.digest():016x}" == "a6d378ba60a934d0"
+    assert f"{xxhash.xxh3_64_intdigest(estimates.dump()):016x}" == "a6d378ba60a934d0"
 
 
 @given(st.lists(OBSERVED, max_size=60), st.lists(OBSERVED, max_size=30))
@@ -165,13 +166,12 @@ def test_a_state_that_was_stored_goes_on_bit_for_bit(
         whole.note(one)
         stored.note(one)
     assert stored.dump() == whole.dump()
-    assert stored.digest() == whole.digest()
     assert stored.rows() == whole.rows()
     for key in (KEY, ClassKey("t", "n", "b")):
         for seconds in (whole.costs(key, Costs()).prefill_s(5_000, 100), whole.p90(key)):
             assert 0.0 <= seconds < math.inf
     assert 0.0 <= whole.output_tokens("t", "m") < math.inf
-    assert 0.0 <= whole.decode_s("t", "m") < math.inf
+    assert 0.0 <= (whole.known_decode_s("t", "m") or 0.0) < math.inf
 
 
 @pytest.mark.parametrize("bad", [b"", Estimates().dump()[:-1]])

@@ -160,4 +160,31 @@ def test_the_short_way_to_a_solution_has_the_bits_of_the_long_one() -> None:
             0.01 + math.fsum(row[2] * row[2] for row in rows),
         )
         right: Three = (chance.gauss(0, 2), chance.gauss(0, 2), chance.gauss(0, 2))
-        assert solve_free(matrix, right) == solve(matrix, right, {})
+        assert solve_free(matrix, right) == eliminated(matrix, right, {})
+        for chosen in range(8):
+            fixed = {at: chance.gauss(0, 2) for at in range(3) if chosen & 1 << at}
+            assert solve(matrix, right, fixed) == eliminated(matrix, right, fixed)
+
+
+def eliminated(matrix: Six, right: Three, fixed: dict[int, float]) -> Three:
+    """Gauss's elimination of what is not given, in the order that the bits go by."""
+    places = ((0, 1, 2), (1, 3, 4), (2, 4, 5))
+    values = [fixed.get(at, 0.0) for at in range(3)]
+    free = [at for at in range(3) if at not in fixed]
+    rows = [[matrix[places[row][column]] for column in free] for row in free]
+    rest = [right[at] for at in free]
+    for row, at in enumerate(free):
+        for other in sorted(fixed):
+            rest[row] -= matrix[places[at][other]] * fixed[other]
+    count = len(free)
+    for pivot in range(count):
+        for row in range(pivot + 1, count):
+            factor = rows[row][pivot] / rows[pivot][pivot]
+            for column in range(pivot, count):
+                rows[row][column] -= factor * rows[pivot][column]
+            rest[row] -= factor * rest[pivot]
+    for row in reversed(range(count)):
+        for column in range(row + 1, count):
+            rest[row] -= rows[row][column] * values[free[column]]
+        values[free[row]] = rest[row] / rows[row][row]
+    return values[0], values[1], values[2]

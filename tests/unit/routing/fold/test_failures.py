@@ -75,7 +75,9 @@ def test_failures_behind_the_first_token_count_until_one_ends_well() -> None:
     world = World()
     world.ends(0, FIRST, FAILED, times=FAILING_RUN - 1)
     world.ends(0, FIRST, DONE)
-    world.ends(0, FIRST, FAILED, times=FAILING_RUN)
+    world.ends(0, FIRST, FAILED, times=FAILING_RUN - 1)
+    assert not world.is_out()
+    world.ends(0, FIRST, FAILED)
     assert world.is_out()
 
 
@@ -86,17 +88,18 @@ def test_cancelled_requests_say_nothing() -> None:
     assert len(world.fold.failures) == 0
 
 
-def test_it_is_tried_by_one_request_at_a_time_ever_less_often() -> None:
+@pytest.mark.parametrize(("place", "target"), [(0, A), (1, B)])
+def test_it_is_tried_by_one_request_at_a_time_ever_less_often(place: int, target: Target) -> None:
     world = World()
-    world.ends(0, FAILED, times=FAILING_RUN)
+    world.ends(place, FAILED, times=FAILING_RUN)
     waits = []
     for _ in range(7):
         since = world.now
-        while world.is_out():
+        while world.is_out(target):
             world.now += 0.25
         waits.append(world.now - since)
-        trial = world.send(0)
-        assert world.is_out(), "one is enough"
+        trial = world.send(place)
+        assert world.is_out(target), "one is enough"
         world.tell(trial, FAILED)
     assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, FAILING_BACKOFF_MAX_S, FAILING_BACKOFF_MAX_S]
 

@@ -48,7 +48,7 @@ def learned(fold: RoutingFold) -> tuple[object, ...]:
         estimates.costs(KEY, Costs()),
         estimates.p90(KEY),
         estimates.output_tokens(SCOPE.tenant_id, SCOPE.model_name),
-        estimates.decode_s(SCOPE.tenant_id, SCOPE.model_name),
+        estimates.known_decode_s(SCOPE.tenant_id, SCOPE.model_name),
         links.bytes_per_s(LOAD),
         links.bytes_per_s(READ),
     )

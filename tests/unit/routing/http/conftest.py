@@ -8,8 +8,10 @@ from query_api.access.guard import Guard
 from reprise.application import create_app
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
-from routing.decisions.router import Router, RouterSettings
+from routing.decisions.router import Router
+from routing.decisions.router_settings import RouterSettings
 from schemas.tracing import NO_TRACER, Tracer
+from streams.kernel import native_available
 from tests.fakes import AsgiClient, FakeTable
 
 
@@ -39,6 +41,7 @@ class Service:
         settings: RouterSettings | None = None,
         guard: Guard | None = None,
         tracer: Tracer = NO_TRACER,
+        shares_kernel: bool = False,
     ) -> None:
         self.table = table
         self.clock = Clock()
@@ -49,7 +52,7 @@ class Service:
             table,
             self.queue,
             self.live,
-            settings or RouterSettings(),
+            settings or RouterSettings(select_service=select_service),
             clock=self.clock,
             monotonic=self.clock,
             random_bytes=_random_bytes,
@@ -59,13 +62,15 @@ class Service:
                 table,
                 table,
                 router=self.router,
-                select_service=select_service,
                 guard=guard,
                 tracer=tracer,
                 gateway=Gateway(GatewaySettings(), table, table, self.router),
             )
         )
         self._offset = 0
+        if shares_kernel:
+            table.kernel.note_position(*table.at[0])
+            assert self.router.share_with_kernel() is not None
 
     def write(self) -> None:
         """What was decided and reported is in the log, and folded."""
@@ -74,6 +79,10 @@ class Service:
             self._offset += 1
 
 
-@pytest.fixture
-def service(table: FakeTable) -> Service:
-    return Service(table)
+@pytest.fixture(params=["python", "kernel"])
+def service(table: FakeTable, request: pytest.FixtureRequest) -> Service:
+    """By who decides what is plain."""
+    shares_kernel = request.param == "kernel"
+    if shares_kernel and not native_available():
+        pytest.skip("the Rust kernel is not built")
+    return Service(table, shares_kernel=shares_kernel)

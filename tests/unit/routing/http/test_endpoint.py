@@ -9,9 +9,10 @@ import pytest
 
 from routing.decisions import answers as answers_module
 from routing.decisions.live_load import LiveLoad
-from routing.decisions.router import RouterSettings
+from routing.decisions.router_settings import RouterSettings
+from routing.estimates.decode import DecodeTerms
 from routing.fold.fold import RoutingFold
-from routing.policies.decide import DegradedPolicy, Rules
+from routing.policies.decide import DegradedPolicy
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
 from schemas.events import StoredBlocks, encode_events, paired_key
@@ -145,8 +146,9 @@ def test_the_same_request_gets_the_same_answer_and_is_booked_once(service: Servi
 
 
 def test_what_is_kept_for_repetitions_is_bounded(
-    service: Service, monkeypatch: pytest.MonkeyPatch
+    table: FakeTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    service = Service(table)  # the kernel keeps its own answers, as many
     monkeypatch.setattr(answers_module, "ROUTE_CANDIDATES_KEPT", 4)
     for name in "ab":
         register(service, name)
@@ -196,7 +198,7 @@ def test_what_is_decided_and_reported_is_written_in_order(service: Service) -> N
     name = route(service)["decision_id"]
     service.client.post_json("/feedback", {"decision_id": name, "event": "first_token"})
     route(service)
-    records = service.queue.take(5.0)
+    records = [decode_routing(encode_routing(one)) for one in service.queue.take(5.0)]
     assert [type(record) for record in records] == [
         DecisionsRecord,
         OutcomesRecord,
@@ -271,7 +273,7 @@ def test_a_degraded_one_counts_as_holding_nothing(service: Service) -> None:
 
 
 def test_a_degraded_one_that_is_dropped_is_not_eligible(table: FakeTable) -> None:
-    service = Service(table, settings=RouterSettings(rules=Rules(degraded=DegradedPolicy.DROP)))
+    service = Service(table, settings=RouterSettings(degraded=DegradedPolicy.DROP))
     register(service, "a", blocks=3)
     register(service, "b")
     table.standings["a"] = Standing(AnswerState.DEGRADED, "lost_batches", 1.0)
@@ -344,6 +346,21 @@ def test_roles_are_kept_to(service: Service) -> None:
     decode = route(service, phase="decode")
     assert decode["prefill"] is None
     assert decode["decode"]["instance_id"] == "d"
+
+
+TBT_MS = 1000.0 * DecodeTerms().request_s  # of one request, by the prior
+
+
+def test_what_decodes_is_what_is_booked_or_what_a_sample_tells(service: Service) -> None:
+    register(service, "d", role="decode")
+    target, at = Target("default", "d", 0), service.clock.now
+    told: list[int] = []
+    for running in (0, 0, 90):
+        service.router.observe(
+            [LoadSample(target, at + len(told), LoadSource.SCRAPED, running=running)]
+        )
+        told.append(round(route(service, phase="decode")["decode"]["tbt_ms"] / TBT_MS))
+    assert told == [1, 2, 91]
 
 
 def test_a_pair_is_one_instance_where_little_is_to_be_computed(service: Service) -> None:

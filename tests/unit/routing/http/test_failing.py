@@ -10,7 +10,7 @@ import pytest
 
 from routing.audit import differences_of
 from routing.decisions.failing_watch import note_failing
-from routing.decisions.router import RouterSettings
+from routing.decisions.router_settings import RouterSettings
 from routing.fold.failures import FAILING_RUN
 from schemas.codec import decode_routing
 from schemas.conditions import Conditions, Part

@@ -1,7 +1,6 @@
 """A damaged routing log: the service starts and says what to do; a repair keeps what there is."""
 
 import logging
-import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +10,9 @@ from logs.embedded import EmbeddedLog, ReadOnlyLog
 from reprise.cli.main import main
 from reprise.cli.repair import repair
 from routing.log.embedded import RoutingLog
-from schemas.conditions import Conditions
 from schemas.limits import LOG_SEGMENT_BYTES
 from schemas.routing_records import PrefixMark, encode_routing
+from tests.routing import routing_log
 from tests.unit.routing.decisions.test_folded_routing import record
 from tests.unit.routing.sample_decisions import decision
 
@@ -22,31 +21,30 @@ RECORDS = 2000
 
 def opened(data: Path) -> RoutingLog:
     """As a start opens it."""
-    return RoutingLog(data / "routing", age_max_s=1e9, conditions=Conditions(time.time))
+    return routing_log(data)
 
 
 @pytest.fixture(params=[LOG_SEGMENT_BYTES, 32 * 1024], ids=["found at opening", "found later"])
 def data(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A routing log, in data files, with a checkpoint of its first record; and a log of events.
+    """A routing log with a checkpoint of its first record; and a log of events.
     Opening one reads its last segment.
     """
     EmbeddedLog(tmp_path / "log").close()
     routing = opened(tmp_path)
     routing.queue.push_decision(1, decision(0))
-    routing.write()
+    routing.writer.write()
     routing.stop()
     log = EmbeddedLog(tmp_path / "routing" / "log", segment_bytes=request.param)
     marks = tuple(PrefixMark(1 << place, place * 0x9E3779B97F4A7C15 % 2**64) for place in range(9))
     for number in range(1, RECORDS):
         log.append([encode_routing(record(number, marks=marks))])
-    log._db.flush()
     log.close()
     return tmp_path
 
 
 def damage(data: Path) -> None:
-    """Flipped bits in the middle of the data file that has most of it."""
-    file = max(data.glob("routing/log/*.sst"), key=lambda path: path.stat().st_size)
+    """Flipped bits in the middle of the file that has most of it."""
+    file = max(data.glob("routing/log/*.rec"), key=lambda path: path.stat().st_size)
     content = bytearray(file.read_bytes())
     content[len(content) // 3] ^= 0xFF
     file.write_bytes(content)
@@ -70,7 +68,7 @@ def test_one_whose_records_cannot_be_read_is_set_aside_and_the_service_starts(
     assert f"`reprise repair --data {data}`" in caplog.text
     assert "log.damaged-1" in caplog.text
     routing.queue.push_decision(2, decision(0))
-    routing.write()
+    routing.writer.write()
     assert (routing.written, routing.folded.offset) == (1, 0)
     routing.stop()
     result = CliRunner().invoke(repair, ["--data", str(data)])
@@ -121,7 +119,7 @@ def test_what_no_record_can_have_costs_itself_alone(
     routing = opened(tmp_path)
     routing.queue.push_decision(1, decision(0, prompt_tokens=2**64))
     routing.queue.push_decision(2, decision(0))
-    routing.write()
+    routing.writer.write()
     assert (routing.unwritten, routing.written) == (1, 1)
     assert routing.folded.read(lambda fold: len(fold.bookings)) == 1
     assert "A record of the routing log cannot be written; it is dropped" in caplog.text

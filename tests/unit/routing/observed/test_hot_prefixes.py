@@ -12,7 +12,7 @@ from routing.observed.decay import HOT_HALF_LIFE_S, step_of
 from routing.observed.hot_prefixes import HotPrefix, HotPrefixes, HotScope, HotState, view
 from routing.observed.promises import Promise, promise_of
 from routing.observed.space_saving import SpaceSaving
-from schemas.routing_records import CandidateRecord
+from schemas.routing_records import CandidateRecord, PrefixMark
 from tests.unit.routing.observed.records import (
     RUN,
     SCOPE,
@@ -231,7 +231,7 @@ def test_a_state_comes_back_from_its_bytes_and_goes_on_alike(
 def test_one_counter_serves_whoever_came_last() -> None:
     counters = SpaceSaving(0.0, most=1)
     for number, prefix in enumerate([1, 2, 3, 2], start=1):
-        counter = counters.note(prefix, 0, 1, counters.begin(0.0))
+        (counter,) = counters.note(0.0, [PrefixMark(1, prefix)])
         assert (counter.count, counter.error) == (number, number - 1)
 
 

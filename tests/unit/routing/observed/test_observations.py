@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.bounds import PROMISES_OPEN_MAX
+from routing.observed.contradictions import OutcomeContradictions
 from routing.observed.hot_prefixes import HotPrefixes
 from routing.observed.observations import OBSERVATIONS_VERSION, Observations
 from routing.observed.open_promises import PROMISE_OPEN_S, OpenPromises
@@ -18,6 +19,7 @@ from routing.observed.sessions import Sessions
 from schemas.errors import NewerVersionError, RecordFormatError
 from schemas.limits import APPROXIMATE_S, QUERY_TOKENS_MAX
 from schemas.routing_records import (
+    ENDS,
     CandidateRecord,
     Decision,
     FeedbackReport,
@@ -214,6 +216,7 @@ def test_more_open_promises_than_there_is_room_for_lose_the_oldest() -> None:
 def test_what_has_no_room_is_counted_by_its_reason() -> None:
     seen = Observations()
     seen.totals, seen.hot = PromiseTotals(rows_max=1), HotPrefixes(scopes_max=1)
+    seen.contradictions = OutcomeContradictions(most=1)
     seen.predicted, seen.sessions = PredictedHolders(most=1), Sessions(most=1)
     for number, model in enumerate("mno"):
         seen.advance(60.0 * (number // 2))
@@ -226,6 +229,7 @@ def test_what_has_no_room_is_counted_by_its_reason() -> None:
         "hot_scopes": 2,
         "predicted": 1,  # the third decision finds the others ended
         "sessions": 2,
+        "outcome_windows": 2,
     }
 
 
@@ -375,7 +379,7 @@ def test_the_sums_are_those_of_a_naive_join(
             routing += max(h - max(p, a), 0)
             workload += n - max(p, h, a)
             del open_at[record.number]
-        elif record.event.is_end:
+        elif record.event in ENDS:
             del open_at[record.number]
     total = Totals()
     for row in fold(Observations(), history).totals.rows().values():

@@ -122,6 +122,16 @@ def test_a_prompt_larger_than_the_capacity_keeps_its_head() -> None:
     assert longest(holders, "abcdefgh", 0.0) == {"a": 4}
 
 
+def test_a_prompt_that_comes_again_takes_its_place_in_the_capacity_once() -> None:
+    holders = PredictedHolders()
+    for _ in range(3):
+        note(holders, 0.0, A, "abcdefgh", capacity=10)
+    assert longest(holders, "abcdefgh", 0.0) == {"a": 8}
+    note(holders, 0.0, A, "xyxy", capacity=10)
+    assert longest(holders, "abcdefgh", 0.0) == {"a": 4}
+    assert longest(holders, "xyxy", 0.0) == {"a": 4}
+
+
 def test_a_target_whose_capacity_is_known_no_more_holds_what_it_is_given_since() -> None:
     holders = PredictedHolders()
     note(holders, 0.0, A, "abcd", capacity=8)
@@ -157,6 +167,14 @@ def test_thousands_of_targets_and_scopes_stay_below_the_bound() -> None:
         target = Target("default", f"i{number}", 0)
         holders.decided(0.0, target, scope_of(f"m{number}"), marks_in("ab"), lasts_s=2.0)
     assert (len(holders), holders.forgotten) == (50, 5950)
+
+
+def test_scopes_of_which_nothing_is_marked_leave_nothing() -> None:
+    holders = PredictedHolders()
+    for number in range(100):
+        holders.decided(2.0 * number, A, scope_of(f"m{number}"), (), lasts_s=2.0)
+        holders.decided(2.0 * number, A, scope_of(f"n{number}"), marks_in("ab"), lasts_s=2.0)
+    assert len(holders._index._scopes) == 1, "the last one's"
 
 
 def test_marks_that_no_prompt_has_are_harmless() -> None:

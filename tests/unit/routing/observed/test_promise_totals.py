@@ -97,7 +97,8 @@ def test_since_takes_the_minute_in_which_it_lies() -> None:
         totals.note_decision(second, KEY)
     assert totals.rows(since=100.0)[KEY].decisions == 3
     assert totals.rows(since=120.0)[KEY].decisions == 1
-    assert [(at, row.decisions) for at, row in totals.series()] == [(0.0, 1), (60.0, 2), (120.0, 1)]
+    minutes = [(minute, rows[0][1].decisions) for minute, rows in totals.state().minutes]
+    assert minutes == [(0, 1), (1, 2), (2, 1)]
 
 
 def test_the_oldest_minutes_go_first_and_are_counted() -> None:
@@ -105,7 +106,7 @@ def test_the_oldest_minutes_go_first_and_are_counted() -> None:
     for minute in range(5):
         totals.note_decision(60.0 * minute, KEY)
     assert (len(totals), totals.forgotten) == (3, 2)
-    assert [at for at, _ in totals.series()] == [120.0, 180.0, 240.0]
+    assert [minute for minute, _ in totals.state().minutes] == [2, 3, 4]
 
 
 def test_a_minute_of_thousands_of_models_keeps_its_first_rows_and_counts_the_rest() -> None:

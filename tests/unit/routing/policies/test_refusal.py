@@ -4,7 +4,6 @@ import pytest
 
 from routing.estimates.decode import DecodeTerms
 from routing.policies.refusal import (
-    REFUSED_RETRY_S_MAX,
     DecodingRequest,
     Population,
     Prediction,
@@ -14,7 +13,6 @@ from routing.policies.refusal import (
     is_refused_at_decoding,
     population_in,
     refuse_at_arrival,
-    retry_after_s,
     times_ahead,
 )
 from schemas.routing_records import Refusal
@@ -102,10 +100,3 @@ def test_room_that_is_left_is_a_share_of_the_objective_for_decoding_alone() -> N
 def test_a_population_is_spread_evenly() -> None:
     terms = DecodeTerms(0.001, 0.01, 1e-6)
     assert Population(8, 40_000).tbt_s(terms, 4, 1_000) == pytest.approx(0.001 + 0.03 + 0.011)
-
-
-@pytest.mark.parametrize(
-    ("ttft_s", "seconds"), [(5.01, 1), (6.5, 2), (1e9, REFUSED_RETRY_S_MAX), (0.0, 1)]
-)
-def test_when_to_come_again(ttft_s: float, seconds: int) -> None:
-    assert retry_after_s(ttft_s, 5.0) == seconds

@@ -13,6 +13,7 @@ from logs.interface import LogEntry
 from routing.bounds import ROUTING_CHECKPOINT_S
 from routing.fold.fold import RoutingFold
 from routing.log.recovery import RecoveredFold, place_fold
+from routing.log.topics import RoutingTopics
 from routing.worker import table as routing_table
 from routing.worker.table import RoutingTable
 from routing.worker.worker import RoutingWorker
@@ -23,11 +24,11 @@ from schemas.positions import LogBounds
 from schemas.routing_records import RoutingRecord, encode_routing
 from schemas.tracing import NO_TRACER, Tracer
 from streams.worker.runner import AppRunner
-from streams.worker.worker import StreamsSettings
+from streams.worker.worker_settings import StreamsSettings
 from tests.routing import RUN, decision, decisions, outcomes
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
-TOPICS = KafkaSettings(bootstrap="k:1").routing
+TOPICS = RoutingTopics.of(KafkaSettings(bootstrap="k:1"))
 RECORDS = (decisions(0, 1), outcomes(0), decisions(2))
 
 

@@ -8,7 +8,7 @@ import pytest
 from logs.embedded import EmbeddedLog
 from reprise.cli.audit import lines_of
 from schemas.answer_records import encode_answer, encode_answers, end_answer
-from streams.audit.log import AnswersLog
+from streams.audit.log import ANSWERS
 from streams.audit.verification import AnswersVerification, VerificationResult
 from tests.building import (
     SCOPE,
@@ -58,8 +58,8 @@ def answer(
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Iterator[AnswersLog]:
-    opened = AnswersLog(tmp_path / "answers")
+def answers(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    opened = ANSWERS.opened(tmp_path)
     yield opened
     opened.close()
 
@@ -74,12 +74,12 @@ def record(*given: bytes, run: int = 1, seed: int = 1337) -> bytes:
     return encode_answers(run, seed, len(given), b"".join(given))
 
 
-def verified(answers: AnswersLog, log: EmbeddedLog) -> VerificationResult:
+def verified(answers: EmbeddedLog, log: EmbeddedLog) -> VerificationResult:
     return AnswersVerification(answers, log, None).run()
 
 
 def test_answers_agree_in_whatever_order_they_were_written(
-    answers: AnswersLog, full: EmbeddedLog
+    answers: EmbeddedLog, full: EmbeddedLog
 ) -> None:
     answers.append(
         [
@@ -100,7 +100,7 @@ def test_answers_agree_in_whatever_order_they_were_written(
 
 @pytest.mark.parametrize("offset", [0, 1, 2])
 def test_an_answer_of_another_position_disagrees(
-    answers: AnswersLog, full: EmbeddedLog, offset: int
+    answers: EmbeddedLog, full: EmbeddedLog, offset: int
 ) -> None:
     answers.append([record(answer(offset, [instance(held)], held)) for held in (0, 4, 8)])
     found = verified(answers, full)
@@ -108,7 +108,7 @@ def test_an_answer_of_another_position_disagrees(
     assert {one.answer.sequence for one in found.shown} == {0, 4, 8} - {HELD[offset]}
 
 
-def test_a_disagreement_is_named(answers: AnswersLog, full: EmbeddedLog) -> None:
+def test_a_disagreement_is_named(answers: EmbeddedLog, full: EmbeddedLog) -> None:
     answers.append([record(answer(2, [instance(8), instance(0, "b")], 5), run=3)])
     found = verified(answers, full)
     assert not found.is_proven
@@ -124,7 +124,7 @@ def test_a_disagreement_is_named(answers: AnswersLog, full: EmbeddedLog) -> None
 
 
 def test_instances_that_hold_nothing_may_be_left_out(
-    answers: AnswersLog, full: EmbeddedLog
+    answers: EmbeddedLog, full: EmbeddedLog
 ) -> None:
     answers.append(
         [
@@ -141,7 +141,7 @@ def test_instances_that_hold_nothing_may_be_left_out(
     assert found.agreed == 3
 
 
-def test_what_the_log_does_not_have_proves_nothing(answers: AnswersLog, log: EmbeddedLog) -> None:
+def test_what_the_log_does_not_have_proves_nothing(answers: EmbeddedLog, log: EmbeddedLog) -> None:
     log.advance_to(log.end_offset + 1)  # type: ignore[arg-type]
     log.append(RECORDS)
     answers.append([record(answer(2, [instance(8)], 0), answer(99, [instance(8)], 1))])
@@ -151,7 +151,7 @@ def test_what_the_log_does_not_have_proves_nothing(answers: AnswersLog, log: Emb
     assert "2 answers are beyond what the log and its history have" in lines_of(found)[0]
 
 
-def test_numbers_that_are_missing_are_counted(answers: AnswersLog, full: EmbeddedLog) -> None:
+def test_numbers_that_are_missing_are_counted(answers: EmbeddedLog, full: EmbeddedLog) -> None:
     answers.append([record(*(answer(1, [instance(8)], sequence) for sequence in (3, 4, 9)))])
     found = verified(answers, full)
     assert (found.missing, found.is_proven) == (4, True)
@@ -159,7 +159,7 @@ def test_numbers_that_are_missing_are_counted(answers: AnswersLog, full: Embedde
 
 
 def test_records_that_cannot_be_read_prove_nothing_and_hide_nothing(
-    answers: AnswersLog, full: EmbeddedLog
+    answers: EmbeddedLog, full: EmbeddedLog
 ) -> None:
     answers.append(
         [
@@ -175,6 +175,6 @@ def test_records_that_cannot_be_read_prove_nothing_and_hide_nothing(
     assert found.unreadable_reason.startswith("record 0 of the log of answers: ")
 
 
-def test_a_log_without_answers(answers: AnswersLog, full: EmbeddedLog) -> None:
+def test_a_log_without_answers(answers: EmbeddedLog, full: EmbeddedLog) -> None:
     found = verified(answers, full)
     assert lines_of(found) == ["answers 0: agreed 0, disagreed 0, beyond the log 0"]

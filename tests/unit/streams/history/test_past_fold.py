@@ -7,12 +7,23 @@ import pytest
 
 from logs.embedded import EmbeddedLog
 from logs.interface import LogEntry
+from schemas.answer_states import Doubt
 from schemas.errors import PastError
 from schemas.identities import Offset
+from schemas.positions import Position
 from streams.history.past_fold import Past
+from streams.history.past_tables import PastTables
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
-from tests.building import events_record, registered_record, registration, stored
+from streams.table.scope_states import ConfirmationSource
+from tests.building import (
+    events_record,
+    heartbeat_record,
+    registered_record,
+    registration,
+    report,
+    stored,
+)
 
 RECORDS = [
     registered_record(registration("a")),
@@ -82,3 +93,15 @@ def test_what_retention_drops_meanwhile_is_refused_and_never_left_out(
     with pytest.raises(PastError, match=r"the next of which is 0:7, got: 0:6") as raised:
         ask(past)
     assert raised.value.reason == "as_of_too_old"
+
+
+@pytest.mark.parametrize(("kind", "due"), [("vLLM", ""), ("Dynamo", Doubt.GROUPS_UNKNOWN)])
+def test_what_a_kind_does_without_an_event_is_doubted_of_the_past_too(
+    past: Past, log: Retired, kind: str, due: str
+) -> None:
+    one = registration("b", port=7001, kind=kind)
+    log.append([registered_record(one), heartbeat_record("bridge", 1.0, [report(one)])])
+    tables = PastTables([past], lambda: open_kernel(1337))
+    table = tables.as_of([Position(0, len(RECORDS) + 1)], lambda stream: True, name="all")
+    fresh = {ConfirmationSource(0, "bridge"): 9.0}
+    assert table.states.standing(one.publisher, fresh, 0.0).reason == due

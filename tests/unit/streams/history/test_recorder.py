@@ -1,6 +1,7 @@
 """What a recorder does where it cannot write, and after."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from schemas.identities import Offset
 from storage.rocksdb import WriteBatch, new_batch
 from streams.bounds import HISTORY_RETRY_S
 from streams.history.past_fold import Past
-from streams.history.recorder import HistoryRecorder
+from streams.history.recorder import HISTORY_SYNC_S, HistoryRecorder
 from streams.history.store import HistoryStore
 from streams.kernel import open_kernel
 from streams.table.driver import recover
@@ -21,6 +22,7 @@ from streams.table.fold import Fold
 from streams.table.table import Table
 from streams.table.threads import run_without_loop
 from tests.building import events_record, registered_record, registration, stored
+from tests.processes import until
 
 FULL = DiskError(action="write the history", path="history", detail="No space left on device")
 
@@ -122,6 +124,37 @@ def test_without_its_log_a_flush_can_still_be_asked_and_what_is_between_cannot(
     assert [run.run.number for run in runs] == [1]
     assert list(recorded.store.flushes(runs[0].run, 0))[-1] == offsets[-1]
     recorded.close()
+
+
+def test_what_a_kill_costs_is_copied_from_the_table_and_is_of_a_while_at_most(
+    tmp_path: Path, make_recorded: Callable[[], Recorded], clock: Clock
+) -> None:
+    recorded = make_recorded()
+    offsets = [recorded.batch(number) for number in range(3)]
+    clock.now += HISTORY_SYNC_S
+    offsets.append(recorded.batch(3))
+
+    def is_written() -> bool:
+        """A kill now would leave it: its file is there, and RocksDB's list of files has it."""
+        shutil.rmtree(tmp_path / "killed", ignore_errors=True)
+        shutil.copytree(tmp_path / "history", tmp_path / "killed")
+        left = HistoryStore(tmp_path / "killed")
+        lasts = [run.last for run in left.runs()]
+        left.close()
+        return lasts == offsets[3:4]
+
+    until(is_written, what="another thread to have written it")
+    offsets += [recorded.batch(number) for number in range(4, 8)]
+    assert is_written()
+    recorded.close()
+    shutil.rmtree(tmp_path / "history")
+    (tmp_path / "killed").rename(tmp_path / "history")
+    again = make_recorded()
+    (run,) = again.store.runs()
+    assert run.run.number == 1, "the same one goes on"
+    assert run.last > offsets[-1]
+    assert [again.entries_at(offset) for offset in offsets] == list(range(1, 9))
+    again.close()
 
 
 def test_a_table_that_lost_its_rows_begins_another_run(

@@ -20,7 +20,7 @@ from schemas.records import (
 )
 from schemas.registration import PublisherKind, Registration
 from streams.log.record_lines import PlacedRecord, StreamFilter, record_line
-from tests.building import cleared, events_record, removed, stored, u32s, u64s
+from tests.building import cleared, events_record, memory_record, removed, stored, u32s, u64s
 
 STREAM = StreamKey("t", "m", 4, "s", "i")
 ENVELOPE = {
@@ -204,3 +204,12 @@ def test_extra_keys_that_are_none_are_shown_as_hex(key: bytes) -> None:
     event = msgspec.structs.replace(stored(5, [1], [1, 2, 3, 4]), extra_keys=(key,))
     (shown,) = line(events_record(5, 5, [event]))["events"]
     assert shown["extra_keys"] == [key.hex()]
+
+
+def test_a_segment_of_memory_is_of_no_stream_and_in_the_line_as_it_was_read() -> None:
+    value = encode_record(memory_record(used=960, preallocated=0))
+    told = line(value)
+    assert (told["kind"], told["version"], told["host"]) == ("memory", 5, "host")
+    assert (told["segment"], told["change"], told["used"]) == ("kvcached_a", "changed", 960)
+    assert told["pressure"] == 0.96
+    assert line(value, StreamFilter(instance="i")) is None

@@ -16,12 +16,12 @@ from tests.building import registered_record, registration
 def test_a_log_of_which_a_file_is_gone_is_damaged_and_not_short(
     tmp_path: Path, which: int, follow: bool
 ) -> None:
-    for number in range(3):  # each opening writes what the one before had appended into a file
-        log = EmbeddedLog(tmp_path / "log")
+    for number in range(3):
+        log = EmbeddedLog(tmp_path / "log", segment_bytes=1)  # each record has a file of its own
         log.append([registered_record(registration(f"engine-{number}"))])
         log.sync()
         log.close()
-    files = sorted((tmp_path / "log").glob("*.sst"))
+    files = sorted((tmp_path / "log").glob("*.rec"))
     assert len(files) > 1
     options = TailOptions(
         wanted=StreamFilter(None, None, None),
@@ -34,5 +34,5 @@ def test_a_log_of_which_a_file_is_gone_is_damaged_and_not_short(
     tail_embedded(tmp_path, options, lines.append)
     assert len(b"".join(lines).splitlines()) == 3
     files[which].unlink()
-    with pytest.raises(DamagedError, match=r"\.sst is damaged.*reprise repair"):
+    with pytest.raises(DamagedError, match=r"\.rec is damaged.*reprise repair"):
         tail_embedded(tmp_path, options, lines.append)

@@ -5,17 +5,18 @@ import msgspec
 import pytest
 
 from schemas.answer_states import AnswerState, Doubt
-from schemas.events import BlockEvent, RemovedBlocks
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks
 from schemas.identities import (
     GROUPS_DIFFER,
     OBJECTS_WAIT,
+    PARTIAL_BLOCK,
     POOL_REMOVED,
     Medium,
     Offset,
     PublisherKey,
 )
-from schemas.positions import POOL_CLEARED, Confirmation, Proof, PublisherState
-from schemas.registration import NO_EVENTS, LiveRegistration, PublisherKind, Registration
+from schemas.positions import POOL_CLEARED, SAYS_ALL_GONE, Confirmation, Proof, PublisherState
+from schemas.registration import NO_EVENTS, Label, LiveRegistration, PublisherKind, Registration
 from streams.bounds import TIERS_SHOWN_BATCHES
 from streams.kernel.interface import Kernel, PublisherId
 from streams.table.fold import (
@@ -41,6 +42,7 @@ from tests.building import (
     reset_record,
     stored,
     u32s,
+    u64s,
     unregistered_record,
 )
 from tests.fakes import PoisonedKernel
@@ -140,6 +142,19 @@ def test_a_group_whose_blocks_are_all_gone_is_missed_after_a_restart_as_well(
     assert fold.publishers[PUBLISHER].left_out == {}, "another engine may have one group"
 
 
+def test_the_end_of_a_prompt_makes_no_answer_worse_and_its_removal_is_expected(fold: Fold) -> None:
+    part = StoredBlocks(sequence=1, hashes=u64s([2]), left_out=PARTIAL_BLOCK)
+    whole = events_record(0, 0, [stored(0, [1], range(4))])
+    feed(fold, registered_record(registration()), whole, events_record(1, 1, [part]))
+    assert fold.publishers[PUBLISHER].left_out == {}
+    gone = [removed(2, [2], medium=medium) for medium in Medium]
+    feed(fold, events_record(2, 2, gone))
+    state = fold.publishers[PUBLISHER]
+    assert (state.left_out, state.unheld_removed) == ({}, 0)
+    feed(fold, events_record(3, 3, [removed(3, [2])]))
+    assert fold.publishers[PUBLISHER].unheld_removed == 1, "it was there once"
+
+
 def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its_end(
     fold: Fold,
 ) -> None:
@@ -154,6 +169,114 @@ def test_what_an_engine_has_removed_from_a_pool_of_others_is_not_known_after_its
         assert state.concerns_all
     feed(fold, unregistered_record(registration()), registered_record(registration()))
     assert PUBLISHER not in fold.publishers
+
+
+POOL = registration("pool", kind="Mooncake", port=7000)
+
+
+def serve_pool(fold: Fold, of: Registration = POOL, **of_engine: str) -> Registration:
+    """An engine and a pool that has an object of its block."""
+    engine = msgspec.structs.replace(registration(), **of_engine)
+    feed(fold, registered_record(engine), registered_record(of))
+    feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
+    feed(fold, events_record(0, 0, [objects(0, [7], [1])], stream=POOL.stream))
+    return engine
+
+
+END: dict[str, Callable[[Registration], bytes]] = {
+    "restarts": lambda engine: reset_record(2),
+    "restarts unsaid": lambda engine: events_record(0, 0, [], incarnation=2),
+    "is unregistered": unregistered_record,
+}
+
+
+@pytest.mark.parametrize("ended", END)
+def test_a_pool_may_have_lost_the_memory_of_an_instance_that_ends(fold: Fold, ended: str) -> None:
+    engine = serve_pool(fold)
+    assert doubt_of(fold, POOL.publisher) is None
+    feed(fold, END[ended](engine))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE
+    feed(fold, events_record(1, 1, [objects(1, [8], [1])], stream=POOL.stream))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE
+    assert fold.publishers[POOL.publisher].lender_gone is not None
+
+
+@pytest.mark.parametrize("healed", ["restarts", "clears", "is registered anew"])
+def test_until_it_has_nothing_left(fold: Fold, healed: str) -> None:
+    serve_pool(fold)
+    feed(fold, reset_record(2))
+    if healed == "is registered anew":
+        feed(fold, unregistered_record(POOL), registered_record(POOL))
+        feed(fold, events_record(0, 0, [], stream=POOL.stream))
+    elif healed == "clears":
+        feed(fold, events_record(1, 1, [cleared(1)], stream=POOL.stream))
+    else:
+        feed(fold, events_record(0, 0, [], incarnation=2, stream=POOL.stream))
+    assert doubt_of(fold, POOL.publisher) is None
+    feed(fold, reset_record(3))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE, "another one has ended since"
+
+
+def test_nor_once_its_registration_says_that_nobody_lends_it_memory(fold: Fold) -> None:
+    serve_pool(fold)
+    feed(fold, reset_record(2))
+    native = msgspec.structs.replace(POOL, kv_offloading="native")
+    feed(fold, registered_record(native))
+    assert doubt_of(fold, POOL.publisher) is None
+    feed(fold, reset_record(3))
+    assert doubt_of(fold, POOL.publisher) is None
+    feed(fold, registered_record(POOL), reset_record(4))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE
+
+
+def test_what_says_other_things_of_a_publisher_leaves_its_blocks_and_its_place(
+    each_fold: Fold,
+) -> None:
+    first = registration(kind="TensorRT-LLM")
+    said = msgspec.structs.replace(first, kv_partial_reuse="none", labels=(Label("rack", "r"),))
+    feed(each_fold, registered_record(first), events_record(0, 0, [stored(0, [1], range(4))]))
+    for one, due in ((first, Doubt.PARTIAL_REUSE), (said, ""), (first, Doubt.PARTIAL_REUSE)):
+        feed(each_fold, registered_record(one))
+        state = msgspec.structs.replace(
+            each_fold.publishers[PUBLISHER], confirmation=Confirmation("bridge")
+        )
+        each_fold.states.put(PUBLISHER, state)
+        heard = {ConfirmationSource(0, "bridge"): 9.0}
+        assert each_fold.states.standing(PUBLISHER, heard, 1.0).reason == due
+        assert (state.incarnation, state.sequence) == (1, 0)
+        assert matched(each_fold, list(range(4))) == 4
+    feed(each_fold, events_record(1, 1, [stored(1, [2], range(4, 8), parent=1)]))
+    assert matched(each_fold, list(range(8))) == 8
+    assert each_fold.publishers[PUBLISHER].degraded_since is None
+
+
+def test_a_pool_is_not_doubted_by_who_lends_it_nothing_or_where_its_master_says_all(
+    fold: Fold,
+) -> None:
+    other = msgspec.structs.replace(registration("b"), additional_salt="other", endpoint="tcp://b")
+    serve_pool(fold, kv_offloading="none")
+    feed(fold, registered_record(other), unregistered_record(other), reset_record(2))
+    feed(fold, unregistered_record(registration("gone")))  # never registered
+    assert doubt_of(fold, POOL.publisher) is None
+    told = msgspec.structs.replace(POOL, instance_id="told", kv_offloading="native")
+    conductor = msgspec.structs.replace(POOL, instance_id="conductor")
+    for pool in (told, conductor):
+        media = SAYS_ALL_GONE if pool is conductor else 0
+        feed(fold, registered_record(pool))
+        feed(fold, events_record(0, 0, [objects(0, [7], [1])], stream=pool.stream, media=media))
+    lender = registration("lender")
+    feed(fold, registered_record(lender), unregistered_record(lender))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE
+    assert [doubt_of(fold, one.publisher) for one in (told, conductor)] == [None, None]
+    assert not fold.publishers[told.publisher].lender_gone
+
+
+def test_a_pool_that_was_restored_is_doubted_as_well(make_fold: Callable[[], Fold]) -> None:
+    before, fold = make_fold(), make_fold()
+    serve_pool(before)
+    fold.restore(before.offset, before.publishers, before.registrations)
+    feed(fold, reset_record(2))
+    assert doubt_of(fold, POOL.publisher) == Doubt.LENDER_GONE
 
 
 def lose_and_clear(fold: Fold, at: int, **fields: Any) -> None:
@@ -279,13 +402,13 @@ def test_what_is_removed_behind_a_loss_contradicts_nothing(fold: Fold) -> None:
     assert (state.uncounted, state.unheld_removed, state.degraded_since) == ({}, 1, 1)
 
 
-def doubt_of(fold: Fold) -> str | None:
+def doubt_of(fold: Fold, publisher: PublisherKey = PUBLISHER) -> str | None:
     """Why the publisher is unconfirmed, where its bridge confirms it; None where it is exact."""
     states, source = ScopeStates(), ConfirmationSource(0, "bridge")
-    states.register(PUBLISHER, True)
-    state = fold.publishers[PUBLISHER]
-    states.put(PUBLISHER, msgspec.structs.replace(state, confirmation=Confirmation("bridge")))
-    standing = states.standing(PUBLISHER, {source: 9.0}, 1.0)
+    states.register(publisher, True)
+    state = fold.publishers[publisher]
+    states.put(publisher, msgspec.structs.replace(state, confirmation=Confirmation("bridge")))
+    standing = states.standing(publisher, {source: 9.0}, 1.0)
     is_exact = standing.state is AnswerState.EXACT
     assert is_exact or standing.state is AnswerState.UNCONFIRMED
     return None if is_exact else standing.reason
@@ -310,10 +433,10 @@ def test_only_the_new_part_of_an_overlapping_record_is_folded(each_fold: Fold) -
 def test_a_gap_degrades_until_a_reset(fold: Fold) -> None:
     feed(fold, events_record(0, 0, [stored(0, [1], range(4))]), gap_record(1, 4))
     assert fold.publishers[PUBLISHER].degraded_since == 1
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     assert fold.counters["lost_batches"] == 4
     feed(fold, reset_record(2))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
     assert matched(fold, list(range(4))) == 0
 
 
@@ -328,9 +451,9 @@ def test_no_time_is_known_of_the_last_batch_of_a_gap_nor_of_a_new_incarnation(fo
 
 def test_a_gap_degrades_until_a_clear_that_comes_after_it(each_fold: Fold) -> None:
     feed(each_fold, gap_record(0, 4), events_record(5, 6, [stored(5, [1], range(4)), cleared(6)]))
-    assert not each_fold.is_degraded(SCOPE)
+    assert not each_fold.states.is_degraded(SCOPE)
     feed(each_fold, gap_record(7, 7), events_record(8, 8, [stored(8, [2], range(4))]))
-    assert each_fold.is_degraded(SCOPE)
+    assert each_fold.states.is_degraded(SCOPE)
 
 
 @pytest.mark.parametrize(("clear", "is_degraded"), [(None, True), (4, True), (5, True), (6, False)])
@@ -339,16 +462,16 @@ def test_an_event_that_could_not_be_used_degrades_until_a_later_clear(
 ) -> None:
     events = [] if clear is None else [cleared(clear)]
     feed(fold, events_record(0, 3, []), events_record(4, 6, events, incomplete=5))
-    assert fold.is_degraded(SCOPE) is is_degraded
+    assert fold.states.is_degraded(SCOPE) is is_degraded
     feed(fold, events_record(7, 7, [cleared(7)]))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_an_incomplete_batch_that_was_folded_before_says_nothing_anew(fold: Fold) -> None:
     feed(
         fold, events_record(0, 1, [cleared(1)], incomplete=0), events_record(0, 2, [], incomplete=0)
     )
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
     feed(fold, events_record(3, 3, [], incomplete=2**62))
     assert fold.publishers[PUBLISHER].degraded_since == 3, "a record speaks of its own batches"
 
@@ -409,7 +532,7 @@ def test_nothing_is_doubted_after_a_gap_or_a_reset(fold: Fold, end: bytes) -> No
 def test_the_word_cleared_in_a_name_is_not_a_clear(each_fold: Fold) -> None:
     feed(each_fold, gap_record(0, 0))
     feed(each_fold, events_record(1, 1, [stored(1, [1], range(4), lora_name="cleared")]))
-    assert each_fold.is_degraded(SCOPE)
+    assert each_fold.states.is_degraded(SCOPE)
 
 
 def test_a_hole_in_the_log_degrades_even_without_a_gap_record(fold: Fold) -> None:
@@ -529,7 +652,7 @@ def test_malformed_events_change_nothing_and_show_as_a_hole(each_fold: Fold) -> 
     assert skipped is not None
     assert each_fold.kernel.contexts() == []
     feed(each_fold, events_record(1, 1, [stored(1, [2], range(4))]))
-    assert each_fold.is_degraded(SCOPE)
+    assert each_fold.states.is_degraded(SCOPE)
 
 
 def test_malformed_events_of_a_new_incarnation_change_nothing(each_fold: Fold) -> None:
@@ -541,7 +664,7 @@ def test_malformed_events_of_a_new_incarnation_change_nothing(each_fold: Fold) -
     assert skipped.reason == "malformed_events"
     assert each_fold.kernel.contexts() == before
     assert each_fold.counters["log_holes"] == 0
-    assert not each_fold.is_degraded(SCOPE)
+    assert not each_fold.states.is_degraded(SCOPE)
 
 
 def test_changes_are_taken_once(each_fold: Fold) -> None:
@@ -566,20 +689,20 @@ def test_a_registration_below_the_mark_proves_nothing(fold: Fold) -> None:
     fold.distrust(Offset(5))
     assert fold.apply(Offset(4), registered_record(registration("a"))) is None
     assert fold.publishers[PUBLISHER].degraded_since == 0
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
 
 
 def test_a_registration_above_the_mark_is_a_new_one(fold: Fold) -> None:
     fold.distrust(Offset(5))
     fold.apply(Offset(5), registered_record(registration("a")))
     assert not fold.publishers
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_a_registration_that_is_written_again_proves_nothing_either(fold: Fold) -> None:
     fold.distrust(EVERYTHING)
     feed(fold, *3 * [registered_record(registration("a"))])
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
 
 
 @pytest.mark.parametrize(
@@ -596,9 +719,9 @@ def test_what_shows_a_whole_incarnation_proves_the_publisher(
 ) -> None:
     fold.distrust(EVERYTHING)
     feed(fold, registered_record(registration("a")), *proof)
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
     feed(fold, registered_record(registration("a")))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_a_publisher_whose_incarnation_was_seen_whole_is_not_degraded_by_a_registration(
@@ -607,14 +730,14 @@ def test_a_publisher_whose_incarnation_was_seen_whole_is_not_degraded_by_a_regis
     fold.distrust(EVERYTHING)
     feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
     feed(fold, registered_record(registration("a")))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_a_publisher_that_goes_on_in_the_middle_stays_degraded(fold: Fold) -> None:
     fold.distrust(EVERYTHING)
     feed(fold, registered_record(registration("a")))
     feed(fold, events_record(7, 7, [stored(7, [1], range(4))]))
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
 
 
 def test_an_unregistration_of_a_publisher_never_seen_proves_its_next_registration(
@@ -622,7 +745,7 @@ def test_an_unregistration_of_a_publisher_never_seen_proves_its_next_registratio
 ) -> None:
     fold.distrust(EVERYTHING)
     feed(fold, unregistered_record(registration("a")), registered_record(registration("a")))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
     assert fold.unproven == UnprovenState(EVERYTHING)
 
 
@@ -649,7 +772,7 @@ def test_what_was_proven_by_an_unregistration_stays_so_as_the_registration_chang
     fold.distrust(EVERYTHING)
     feed(fold, unregistered_record(registration("a")), registered_record(registration("a")))
     feed(fold, registered_record(registration("a", port=6000)))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_a_fold_of_a_whole_log_has_nothing_unproven_to_store(fold: Fold) -> None:
@@ -688,9 +811,9 @@ def test_an_error_nobody_foresaw_passes_over_one_record_and_degrades_its_publish
     assert fold.take_changes().publishers[PUBLISHER] == fold.publishers[PUBLISHER]
     feed(fold, events_record(2, 2, [stored(2, [2], range(4, 8), parent=1)]))
     assert matched(fold, list(range(8))) == 8
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     feed(fold, reset_record(2))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_a_clear_in_the_first_batch_that_may_be_lost_does_not_end_the_loss(fold: Fold) -> None:
@@ -700,9 +823,9 @@ def test_a_clear_in_the_first_batch_that_may_be_lost_does_not_end_the_loss(fold:
     feed(fold, events_record(0, 0, [stored(0, [1], range(4))]), bad)
     assert fold.publishers[PUBLISHER].degraded_since == 1
     feed(fold, events_record(1, 1, [cleared(1)]))
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     feed(fold, events_record(2, 2, [cleared(2)]))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold: Fold) -> None:
@@ -710,12 +833,12 @@ def test_an_error_in_the_first_record_of_an_incarnation_stays_a_hole_in_it(fold:
     bad = stored(0, [2], range(4), lora_name="poison")
     feed(fold, events_record(0, 0, [stored(0, [1], range(4))]))
     feed(fold, events_record(0, 1, [bad], incarnation=2))
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     feed(fold, events_record(2, 2, [stored(2, [2], range(4, 8))], incarnation=2))
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     assert matched(fold, list(range(4))) == 0
     feed(fold, unregistered_record(registration("a")))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
 
 
 class _Unopened:
@@ -730,10 +853,10 @@ def test_a_publisher_that_could_not_be_opened_is_degraded_until_it_is_unregister
 ) -> None:
     kernel, fold.kernel = fold.kernel, cast(Kernel, _Unopened())
     feed(fold, events_record(0, 0, []))
-    assert fold.is_degraded(SCOPE)
+    assert fold.states.is_degraded(SCOPE)
     fold.kernel = kernel
     feed(fold, unregistered_record(registration("a")))
-    assert not fold.is_degraded(SCOPE)
+    assert not fold.states.is_degraded(SCOPE)
     assert not fold.publishers
 
 

@@ -14,11 +14,13 @@ from streams.table.fold import Fold, UnprovenState
 from streams.table.scope_states import ConfirmationSource
 from tests.building import (
     SCOPE,
+    events_record,
     gap_record,
     heartbeat_record,
     registered_record,
     registration,
     report,
+    stored,
     unregistered_record,
 )
 
@@ -74,6 +76,19 @@ def test_what_a_bridge_says_of_its_publishers_counts_from_then_on(scene: Scene) 
     assert scene.state() is AnswerState.UNCONFIRMED
     scene.hear([report(TWO)])
     assert scene.said() == [("b-1", ""), ("b-1", "")]
+    assert scene.state() is AnswerState.EXACT
+
+
+@pytest.mark.parametrize(("incarnation", "said"), [(2, ""), (3, Doubt.CATCHING_UP)])
+def test_what_another_bridge_begins_behind_what_was_lost_unread_is_not_yet_confirmed(
+    scene: Scene, incarnation: int, said: str
+) -> None:
+    scene.feed(events_record(0, 0, [stored(0, [1], range(4))]))
+    scene.hear([report(ONE), report(TWO)])
+    scene.feed(events_record(0, 0, [stored(0, [1], range(4))], incarnation=incarnation))
+    assert scene.said() == [("b-1", said), ("b-1", "")]
+    scene.hear([report(ONE)], of="b-2")
+    assert scene.said() == [("b-2", ""), ("b-1", "")]
     assert scene.state() is AnswerState.EXACT
 
 

@@ -1,13 +1,15 @@
 """The state of a scope and of one publisher, over a clock of numbers."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
-from schemas.identities import UNSURE, PrefixScope, PublisherKey
-from schemas.positions import Confirmation, PublisherState
+from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey
+from schemas.positions import SAYS_ALL_GONE, Confirmation, PublisherState
 from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
-from tests.building import SCOPE, STREAM
+from tests.building import SCOPE, STREAM, registration
 
 ONE, TWO = PublisherKey(STREAM, 0), PublisherKey(STREAM, 1)
 BRIDGE, OTHER = ConfirmationSource(0, "bridge-1"), ConfirmationSource(0, "bridge-2")
@@ -55,10 +57,80 @@ def test_a_publisher_of_which_no_bridge_has_spoken_is_unconfirmed() -> None:
         assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.NOT_FOLLOWED, 0.0)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fields", "due"),
+    [
+        ("vLLM", {}, ""),
+        ("vLLM", {"kv_offloading": "native"}, ""),
+        ("vLLM", {"kv_offloading": "lmcache"}, Doubt.NEVER_REMOVED),
+        ("vLLM", {"kv_cache_groups": "several"}, Doubt.GROUPS_UNKNOWN),
+        ("SGLang", {}, ""),
+        ("SGLang", {"kv_cache_groups": "several"}, Doubt.GROUPS_UNKNOWN),
+        ("Dynamo", {}, Doubt.GROUPS_UNKNOWN),
+        ("Dynamo", {"kv_cache_groups": "one"}, Doubt.PARTIAL_REUSE),
+        ("Dynamo", {"kv_cache_groups": "one", "kv_partial_reuse": "none"}, ""),
+        ("TensorRT-LLM", {}, Doubt.PARTIAL_REUSE),
+        ("TensorRT-LLM", {"kv_partial_reuse": "none"}, ""),
+        ("Mooncake", {}, Doubt.DROPS_UNSAID),
+        ("Mooncake", {"kv_offloading": "native"}, ""),
+        ("LMCache", {}, ""),
+        ("LMCache-MP", {}, Doubt.DROPS_UNSAID),
+        ("LMCache-MP", {"kv_offloading": "native"}, ""),
+        ("of a newer version", {}, ""),
+    ],
+)
+def test_what_a_kind_is_known_to_do_without_an_event_is_doubted_until_it_is_ruled_out(
+    states: ScopeStates, kind: str, fields: Any, due: str
+) -> None:
+    one = msgspec.structs.replace(registration(kind=kind), **fields)
+    state = msgspec.structs.replace(confirmed(), incarnation=1, sequence=3)
+    states.put(ONE, state)
+    states.register(ONE, True, one)
+    said = UNCONFIRMED if due else EXACT
+    assert states.standing(ONE, FRESH, NOW) == Standing(said, due, 40.0)
+    assert states.verdict(SCOPE, FRESH, NOW).state is said
+    adapter = UNCONFIRMED if kind == "SGLang" else said
+    assert states.verdict(SCOPE._replace(lora_name="x"), FRESH, NOW).state is adapter
+    states.put(ONE, msgspec.structs.replace(state, left_out={OBJECTS_WAIT: 1}))
+    assert states.standing(ONE, FRESH, NOW).reason == OBJECTS_WAIT, "what is known is said first"
+    states.put(ONE, state)
+    states.register(ONE, True, registration())
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
+
+
+def test_a_pool_that_says_all_or_has_said_nothing_has_dropped_nothing_unsaid(
+    states: ScopeStates,
+) -> None:
+    states.register(ONE, True, registration(kind="Mooncake"))
+    assert states.standing(ONE, FRESH, NOW).state is EXACT
+    said = msgspec.structs.replace(confirmed(), incarnation=1, sequence=3)
+    states.put(ONE, said)
+    assert states.standing(ONE, FRESH, NOW).reason == Doubt.DROPS_UNSAID
+    states.put(ONE, msgspec.structs.replace(said, media=SAYS_ALL_GONE))
+    assert states.standing(ONE, FRESH, NOW).state is EXACT
+    states.put(ONE, said)
+    states.put(ONE, None)
+    assert states.standing(ONE, FRESH, NOW).reason == Doubt.NOT_FOLLOWED
+
+
+def test_adapters_of_an_engine_that_may_load_them_anew_are_doubted_alone(
+    states: ScopeStates,
+) -> None:
+    adapter = SCOPE._replace(lora_name="x")
+    states.register(ONE, True, registration(kind="SGLang"))
+    assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
+    assert states.standing(ONE, FRESH, NOW).state is EXACT
+    assert states.verdict(adapter, FRESH, NOW).state is UNCONFIRMED
+    never = msgspec.structs.replace(registration(kind="SGLang"), lora_reload="none")
+    states.register(ONE, True, never)
+    assert states.verdict(adapter, FRESH, NOW).state is EXACT
+
+
 def test_why_a_publisher_is_doubted_is_told_and_since_when(states: ScopeStates) -> None:
-    states.put(ONE, confirmed(Doubt.LINK_DOWN))
-    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
-    assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, Doubt.LINK_DOWN, 40.0)
+    for doubt in (Doubt.LINK_DOWN, Doubt.COPIES_UNKNOWN):  # that of a worker of LMCache
+        states.put(ONE, confirmed(doubt))
+        assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+        assert states.standing(ONE, FRESH, NOW) == Standing(UNCONFIRMED, doubt, 40.0)
     states.put(ONE, confirmed("a reason of a newer bridge"))
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.CATCHING_UP
 

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -12,6 +13,7 @@ from schemas.errors import DiskError, RowVersionError, TableLostError
 from schemas.events import BlockEvent
 from schemas.identities import Offset
 from schemas.positions import LogBounds, PublisherState
+from schemas.records import PublisherReport
 from streams.kernel import open_kernel
 from streams.kernel.changes import Change, Op
 from streams.table import table as tables
@@ -37,6 +39,7 @@ from tests.building import (
     unregistered_record,
 )
 from tests.fakes import PoisonedKernel
+from tests.kills import Killed, kills
 from tests.slices import sliced
 from tests.unit.streams.table_topic import MemoryTopic
 
@@ -501,22 +504,27 @@ def reader_of(topic: MemoryTopic, make_fold: Callable[[], Fold]) -> RowReader:
     return reader
 
 
+def is_degraded(reader: RowReader) -> bool:
+    """As an answer from these rows says."""
+    return reader.states.is_degraded(SCOPE) or reader.is_damaged(SCOPE)
+
+
 @pytest.mark.parametrize("end", [1000, 1001])
 def test_a_registration_that_a_bridge_writes_again_proves_no_idle_publisher(
     worker: Worker, topic: MemoryTopic, any_fold: Callable[[], Fold], end: int
 ) -> None:
     assert worker.open(1000, end).unproven_before == EVERY_OFFSET
     worker.fold(registered_record(ONE))
-    assert worker.table.fold.is_degraded(SCOPE)
+    assert worker.table.fold.states.is_degraded(SCOPE)
     worker.flush()
-    assert reader_of(topic, any_fold).is_degraded(SCOPE)
+    assert is_degraded(reader_of(topic, any_fold))
     worker.fold(registered_record(ONE))
     worker.flush()
-    assert reader_of(topic, any_fold).is_degraded(SCOPE)
+    assert is_degraded(reader_of(topic, any_fold))
     worker.fold(unregistered_record(ONE), registered_record(ONE))
     worker.flush()
-    assert not worker.table.fold.is_degraded(SCOPE)
-    assert not reader_of(topic, any_fold).is_degraded(SCOPE)
+    assert not worker.table.fold.states.is_degraded(SCOPE)
+    assert not is_degraded(reader_of(topic, any_fold))
     worker.table.close()
 
 
@@ -561,7 +569,7 @@ def test_a_log_that_is_whole_again_proves_all(
     other.fold(registered_record(ONE))
     other.flush()
     reader = reader_of(topic, any_fold)
-    assert not reader.is_degraded(SCOPE)
+    assert not is_degraded(reader)
     assert reader.unproven(0) == ALL_PROVEN
     other.table.close()
 
@@ -586,10 +594,10 @@ def test_a_record_that_nobody_foresaw_stops_no_worker_and_is_not_forgotten(
     assert worker.table.fold.offset == 2
     worker.flush()
     worker.table.close()
-    assert reader_of(topic, make_fold).is_degraded(SCOPE)
+    assert is_degraded(reader_of(topic, make_fold))
     other = Worker(tmp_path / "second", topic, make_fold)
     other.open(0, 3)
-    assert other.table.fold.is_degraded(SCOPE)
+    assert other.table.fold.states.is_degraded(SCOPE)
     other.table.close()
 
 
@@ -599,10 +607,10 @@ def test_an_error_nobody_foresaw_stops_no_recovery(tmp_path: Path) -> None:
     disk.write(events_record(1, 1, [stored(1, [2], range(4), lora_name="poison")]))
     disk.reopen()
     assert disk.fold.offset == 1
-    assert disk.fold.is_degraded(SCOPE)
+    assert disk.fold.states.is_degraded(SCOPE)
     disk.reopen()
     assert disk.recovered.records == 0
-    assert disk.fold.is_degraded(SCOPE)
+    assert disk.fold.states.is_degraded(SCOPE)
     disk.close()
 
 
@@ -1021,6 +1029,34 @@ def test_a_topic_that_was_lost_gets_this_disks_rows_under_another_name(
     assert reader.kernel.contexts() == truth_of(any_fold, history()).kernel.contexts()
     assert live_rows(topic).keys() == before.keys()
     table.close()
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_a_copy_that_was_read_on_in_part_is_not_published_for_a_topic_that_was_lost(
+    topic: MemoryTopic, any_fold: Callable[[], Fold], tmp_path: Path, batches: int
+) -> None:
+    later = [
+        heartbeat_record("one", 7.0, [PublisherReport(ONE.publisher.stream, 0, "", 7.0)]),
+        heartbeat_record("one", 8.0, [PublisherReport(ONE.publisher.stream, 0, "", 8.0)]),
+    ]
+    records = [*history(), *later]
+    first, _ = owned(tmp_path / "first", topic, any_fold, 0)
+    fold_on(first, *history())
+    first.close()
+    second, _ = owned(tmp_path / "second", topic, any_fold, 5)
+    fold_on(second, *later)
+    second.close()
+    with kills() as kill:
+        kill.left = 1 + 2 * batches  # behind `take` and so many commits
+        with pytest.raises(Killed):
+            owned(tmp_path / "first", topic, any_fold, 7)
+    gc.collect()  # the dead one's lock
+    topic.lose()
+    first, plan = owned(tmp_path / "first", topic, any_fold, 7)
+    fold_on(first, *records[first.next_offset :])
+    assert same(first.fold, truth_of(any_fold, records))
+    assert "had read it on in part" in plan.reason
+    first.close()
 
 
 def test_a_copy_that_is_corrupt_is_read_anew_from_the_topic(

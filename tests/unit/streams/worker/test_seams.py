@@ -4,6 +4,7 @@ import asyncio
 import importlib.metadata
 import inspect
 import re
+from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +21,7 @@ from mode.threads import WorkerThread
 from brokers.client_types import Partition
 from brokers.errors import DamagedPartitionError, KafkaError
 from logs.interface import LogEntry, TracedEntry
+from schemas.folded_work import FoldedWork, encode_work
 from schemas.identities import Offset
 from streams.worker import app
 from tests.spans import TRACEPARENT
@@ -112,12 +114,16 @@ def test_what_is_installed_is_what_is_pinned(package: str) -> None:
     assert importlib.metadata.version(package) == found[1]
 
 
+WORK = FoldedWork(3, 180_000, 0.004)
+
+
 class Committing:
     """What `_Thread._commit` asks of itself: three partitions, and how far their tables are."""
 
     def __init__(self, covered: dict[int, int], failure: Exception | None = None) -> None:
-        self.committed: list[dict[TP, int]] = []
-        self.app = SimpleNamespace(owner=SimpleNamespace(covered=covered.get))
+        self.committed: list[dict[TP, tuple[int, str]]] = []
+        owner = SimpleNamespace(covered=covered.get, last_work={0: WORK}.get)
+        self.app = SimpleNamespace(owner=owner)
         self._failure = failure
 
     def assignment(self) -> set[TP]:
@@ -126,7 +132,7 @@ class Committing:
     def _ensure_consumer(self) -> "Committing":
         return self
 
-    async def commit(self, offsets: dict[TP, int]) -> None:
+    async def commit(self, offsets: dict[TP, tuple[int, str]]) -> None:
         # As aiokafka does:
         if not offsets:
             raise ValueError(offsets)
@@ -147,13 +153,40 @@ def committed_by(thread: Committing) -> bool:
 def test_what_open_tables_cover_is_committed_whatever_was_acked() -> None:
     thread = Committing({0: 7, 1: 12, 3: 9})
     assert committed_by(thread)
-    assert thread.committed == [{TP("events", 0): 7, TP("events", 1): 12}]
+    said = encode_work(WORK)
+    assert thread.committed == [{TP("events", 0): (7, said), TP("events", 1): (12, "")}]
 
 
 def test_while_no_table_is_open_nothing_is_committed_and_nothing_fails() -> None:
     thread = Committing({})
     assert not committed_by(thread)
     assert thread.committed == []
+
+
+class Acked:
+    """What `_Consumer._new_offset` asks of itself."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._acked = {TP("events", 0): list(offsets)}
+        self._acked_index = {TP("events", 0): set(offsets)}
+
+    def new_offset(self) -> int | None:
+        return app._Consumer._new_offset(self, TP("events", 0))  # type: ignore[arg-type]
+
+
+def test_what_was_acked_is_told_once_whatever_lies_between_and_nothing_of_it_is_kept() -> None:
+    acked = Acked(17, 3, 40)
+    assert acked.new_offset() == 41
+    assert acked.new_offset() is None
+    assert acked._acked == {TP("events", 0): []}
+    assert acked._acked_index == {TP("events", 0): set()}
+
+
+def test_between_messages_of_many_records_there_is_no_gap() -> None:
+    """Faust would keep a tree of them for each partition, and sort it with each message."""
+    consumer = SimpleNamespace(_gap=defaultdict(list))
+    asyncio.run(app._Consumer._add_gap(consumer, TP("events", 0), 4, 17))  # type: ignore[arg-type]
+    assert not consumer._gap
 
 
 @pytest.mark.parametrize("failure", [KafkaError("rebalancing"), OSError("away")])

@@ -11,7 +11,9 @@ import pytest
 from brokers.broker_settings import KafkaSettings
 from brokers.options import client_options
 from logs.interface import LogEntry, TracedEntry
+from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import TableLostError
+from schemas.folded_work import FoldedWork
 from schemas.identities import Offset
 from schemas.positions import LogBounds
 from schemas.tracing import NO_TRACER, Tracer
@@ -20,7 +22,7 @@ from streams.worker.tables import OwnedPartition, PartitionTables
 from tests.spans import ROUTER_SPAN, TRACE, TRACEPARENT, KeptSpans
 
 
-def make(path: Path, tracer: Tracer = NO_TRACER) -> PartitionTables:
+def make(path: Path, tracer: Tracer = NO_TRACER, *, clock: Clock = REAL_CLOCK) -> PartitionTables:
     return PartitionTables(
         path,
         client_options(KafkaSettings(bootstrap="127.0.0.1:1")),
@@ -28,6 +30,7 @@ def make(path: Path, tracer: Tracer = NO_TRACER) -> PartitionTables:
         table_topic="table",
         make_fold=lambda: pytest.fail("no table is to be opened"),
         tracer=tracer,
+        clock=clock,
     )
 
 
@@ -95,6 +98,38 @@ def test_after_each_flush_comes_some_of_what_was_left_for_later(tmp_path: Path) 
 
     asyncio.run(scenario())
     assert steps == ["fold", "flush", "maintain"]
+
+
+def test_what_a_batch_took_is_told_without_the_wait_for_brokers(tmp_path: Path) -> None:
+    now_s = [100.0]
+    topic = SimpleNamespace(waited_s=7.0, stop=lambda: asyncio.sleep(0))
+
+    class Driver:
+        async def fold_in_thread(self, _: object) -> None:
+            now_s[0] += 3.0
+
+        async def flush(self) -> None:
+            now_s[0] += 5.0
+            topic.waited_s += 4.0
+
+        async def maintain(self) -> None:
+            now_s[0] += 100.0
+
+    async def scenario() -> None:
+        owner = make(tmp_path, clock=REAL_CLOCK._replace(monotonic=lambda: now_s[0]))
+        table = cast(Any, SimpleNamespace(next_offset=7, close=lambda: None))
+        owner.owned[3] = OwnedPartition(
+            table, cast(Any, Driver()), cast(Any, topic), asyncio.Lock()
+        )
+        owner._wanted = frozenset([3])
+        assert owner.last_work(3) is None
+        await owner.fold({3: [LogEntry(Offset(7), b"123"), LogEntry(Offset(8), b"45")]})
+        assert owner.last_work(3) == FoldedWork(records=2, size_bytes=5, took_s=4.0)
+        assert owner.last_work(0) is None
+        await owner.close()
+        assert owner.last_work(3) is None, "of another owner by now"
+
+    asyncio.run(scenario())
 
 
 def test_a_batch_of_a_partition_has_one_span(tmp_path: Path) -> None:

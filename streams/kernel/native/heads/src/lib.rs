@@ -1,5 +1,5 @@
-//! The head of a plain `POST /query` or `/query_by_hash`: of a request that has nothing to ask but
-//! the query.
+//! The head of a plain `POST /query`, `/query_by_hash` or `/route`: of a request that has nothing to
+//! ask but what its body says.
 //!
 //! Anything else gives None, and the server that knows all of HTTP reads it from its first byte.
 
@@ -21,7 +21,9 @@ const NOT_PLAIN: [&str; 8] = [
     "transfer-encoding",
 ];
 const REQUEST_ID_BYTES_MAX: usize = 256;
-const PLAIN_START: &[u8] = b"POST /query";
+const PLAIN_STARTS: [&[u8]; 2] = [b"POST /query", b"POST /route"];
+/// The objective of a request that is to be routed.
+const OBJECTIVE: &str = "x-llm-d-slo-ttft-ms";
 
 /// What a body is, by its Content-Type.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,13 +34,19 @@ pub enum Form {
     Octets,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Path {
+    Query,
+    QueryByHash,
+    Route,
+}
+
 pub struct Head<'a> {
     /// Where the body begins.
     pub body_at: usize,
     pub body_len: usize,
     pub form: Form,
-    /// Else it has tokens.
-    pub by_hash: bool,
+    pub path: Path,
     pub request_id: Option<&'a [u8]>,
     pub authorization: Option<&'a [u8]>,
     /// What stands behind the `?` of the URL.
@@ -58,7 +66,7 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
     if request.method != Some("POST") || request.version != Some(1) {
         return None;
     }
-    let (by_hash, url_query) = read_target(request.path?)?;
+    let (path, url_query) = read_target(request.path?)?;
     if !has_plain_lines(&received[..body_at]) {
         return None;
     }
@@ -90,18 +98,22 @@ pub fn read_head(received: &[u8]) -> Option<Head<'_>> {
             10 if is(field, "connection") => {
                 field.value.eq_ignore_ascii_case(b"keep-alive").then_some(())?;
             }
+            19 if path == Path::Route && is(field, OBJECTIVE) => return None,
             2 | 6 | 7 | 16 | 17 if NOT_PLAIN.iter().any(|name| is(field, name)) => return None,
             _ => {}
         }
     }
     let (body_len, form) = (body_len?, form?);
-    Some(Head { body_at, body_len, form, by_hash, request_id, authorization, url_query, is_traced })
+    Some(Head { body_at, body_len, form, path, request_id, authorization, url_query, is_traced })
 }
 
 /// Whether what came is the beginning of a head that may yet be a plain one.
 pub fn may_become_plain(received: &[u8]) -> bool {
-    let known = received.len().min(PLAIN_START.len());
-    if received[..known] != PLAIN_START[..known] || received.len() >= HEAD_BYTES_MAX {
+    let begins = |start: &&[u8]| {
+        let known = received.len().min(start.len());
+        received[..known] == start[..known]
+    };
+    if !PLAIN_STARTS.iter().any(begins) || received.len() >= HEAD_BYTES_MAX {
         return false;
     }
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
@@ -109,15 +121,16 @@ pub fn may_become_plain(received: &[u8]) -> bool {
     matches!(parsed, Ok(httparse::Status::Partial)) && has_plain_lines(received)
 }
 
-/// Whether the path asks by hash, and what stands behind its `?`; None for another path.
-fn read_target(target: &str) -> Option<(bool, &[u8])> {
+/// What is asked, and what stands behind the `?`; None for another path.
+fn read_target(target: &str) -> Option<(Path, &[u8])> {
     let (path, url_query) = target.split_once('?').unwrap_or((target, ""));
-    let by_hash = match path {
-        "/query" => false,
-        "/query_by_hash" => true,
+    let path = match path {
+        "/query" => Path::Query,
+        "/query_by_hash" => Path::QueryByHash,
+        "/route" => Path::Route,
         _ => return None,
     };
-    Some((by_hash, url_query.as_bytes()))
+    Some((path, url_query.as_bytes()))
 }
 
 fn is(field: &httparse::Header, name: &str) -> bool {
@@ -158,7 +171,7 @@ mod tests {
         let read = read_head(&received).unwrap();
         assert_eq!(&received[read.body_at..], b"body");
         assert_eq!((read.body_len, read.request_id), (4, Some(&b"a b"[..])));
-        assert_eq!((read.form, read.by_hash, read.url_query), (Form::Json, false, &b""[..]));
+        assert_eq!((read.form, read.path, read.url_query), (Form::Json, Path::Query, &b""[..]));
         let packed = "Content-Length: 4\r\ncontent-type: application/msgpack\r\n";
         assert_eq!(read_head(&head(packed)).unwrap().form, Form::Msgpack);
         let octets = format!(
@@ -168,7 +181,13 @@ mod tests {
         let read = read_head(octets.as_bytes()).unwrap();
         assert_eq!((read.form, read.url_query), (Form::Octets, &b"model=m&a=?b"[..]));
         let by_hash = format!("POST /query_by_hash HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
-        assert!(read_head(&by_hash).unwrap().by_hash);
+        assert_eq!(read_head(&by_hash).unwrap().path, Path::QueryByHash);
+        let route = format!("POST /route HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
+        assert_eq!(read_head(&route).unwrap().path, Path::Route);
+        let objective = format!("{PLAIN}X-LLM-D-SLO-TTFT-MS: 1\r\n");
+        let route = format!("POST /route HTTP/1.1\r\n{objective}\r\n").into_bytes();
+        assert!(read_head(&route).is_none(), "it has an objective");
+        assert!(read_head(&head(&objective)).is_some(), "which says nothing to a query");
         let received = head(&format!("{PLAIN}Connection: Keep-Alive\r\nAuthorization: x\r\n"));
         let read = read_head(&received).unwrap();
         assert_eq!((read.request_id, read.authorization), (None, Some(&b"x"[..])));
@@ -266,6 +285,7 @@ mod tests {
         for begin in [
             "G",
             "POST /health",
+            "POST /routing",
             "POST /query HTTP/1.1\n",
             "POST /query HTTP/1.1\r\nA: b\nC",
             "POST /query HTTP/1.1\r\nA\r\n",

@@ -14,7 +14,6 @@ use crate::bodies::read_query;
 use crate::core::Core;
 use crate::names::ScopeRef;
 use crate::query_fields::PackedQuery;
-use crate::roster::RosterEntry;
 use crate::scan::scan_query;
 use crate::urls::{read_octets, read_option};
 use crate::walk::{self, InstanceDepths, Prompt, Walked};
@@ -100,8 +99,7 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
         };
         walk::walk(asked, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
     };
-    let depths = walked.iter().flat_map(|walked| walked.roster.iter().map(|e| walked.longest(e)));
-    let hit_tokens = depths.max().unwrap_or(0);
+    let hit_tokens = walked.as_ref().map_or(0, Walked::most);
     let text = if kind.form == Form::Msgpack {
         encode_msgpack(walked.as_ref(), hits_only)
     } else {
@@ -174,23 +172,22 @@ fn read_json<'a>(body: &'a [u8], kind: Kind<'a>) -> Option<Query<'a>> {
 
 /// Conductor's answer: the boundaries of its walk down the tiers.
 fn encode_msgpack(walked: Option<&Walked>, hits_only: bool) -> Vec<u8> {
-    let roster = walked.map_or(&[][..], |walked| walked.roster);
-    let holds = |entry: &RosterEntry| walked.is_some_and(|walked| walked.longest(entry) > 0);
-    let listed = roster.iter().filter(|entry| !hits_only || holds(entry)).count();
+    let listed = walked.map_or(0, |walked| walked.listed(hits_only));
     let mut text = Vec::with_capacity(16 + INSTANCE_BYTES * (1 + listed));
     write::map(&mut text, 1);
     write::str(&mut text, "instances");
     write::map(&mut text, listed);
-    for entry in roster {
-        match walked {
-            Some(walked) if holds(entry) => msgpack_instance(&mut text, &walked.depths(entry)),
-            _ if hits_only => {}
-            _ => text.extend_from_slice(entry.misses.msgpack.get_or_init(|| {
-                let mut text = Vec::with_capacity(INSTANCE_BYTES);
-                msgpack_instance(&mut text, &entry.no_depths());
-                text.into()
-            })),
-        }
+    if let Some(walked) = walked {
+        let written = walked.write_parts(
+            &mut text,
+            hits_only,
+            |misses| &misses.msgpack,
+            |to, instance| {
+                msgpack_instance(to, instance);
+                Some(())
+            },
+        );
+        written.expect("any name stands in msgpack");
     }
     text
 }
@@ -235,46 +232,30 @@ fn is_plain(name: &str) -> bool {
 }
 
 fn encode_json(tenant_id: &str, walked: Option<&Walked>, hits_only: bool) -> Option<Vec<u8>> {
-    let roster = walked.map_or(&[][..], |walked| walked.roster);
-    let mut text = Vec::with_capacity(tenant_id.len() + INSTANCE_BYTES * (1 + roster.len()));
+    let listed = walked.map_or(0, |walked| walked.listed(hits_only));
+    let mut text = Vec::with_capacity(tenant_id.len() + INSTANCE_BYTES * (1 + listed));
     text.extend_from_slice(b"{\"");
     text.extend_from_slice(tenant_id.as_bytes());
-    let first = &b"\":{"[..];
-    let mut before = first;
-    for entry in roster {
-        let held = walked.filter(|walked| walked.longest(entry) > 0);
-        if held.is_none() && hits_only {
-            continue;
-        }
-        text.extend_from_slice(before);
-        before = b",";
-        match held {
-            Some(walked) => json_instance(&mut text, &walked.depths(entry))?,
-            None => text.extend_from_slice(
-                entry
-                    .misses
-                    .json
-                    .get_or_init(|| {
-                        let mut text = Vec::with_capacity(INSTANCE_BYTES);
-                        json_instance(&mut text, &entry.no_depths()).map(|()| text.into())
-                    })
-                    .as_ref()?,
-            ),
-        }
+    text.extend_from_slice(b"\":");
+    let begin = text.len();
+    if let Some(walked) = walked {
+        walked.write_parts(&mut text, hits_only, |misses| &misses.json, json_instance)?;
     }
-    if before == first {
+    // Each part begins with a comma.
+    let Some(before_first) = text.get_mut(begin) else {
         return Some(b"{}".to_vec());
-    }
+    };
+    *before_first = b'{';
     text.extend_from_slice(b"}}");
     Some(text)
 }
 
-/// None where the name does not stand in JSON as it is.
+/// With a comma before it. None where the name does not stand in JSON as it is.
 fn json_instance(text: &mut Vec<u8>, instance: &InstanceDepths) -> Option<()> {
     if !is_plain(&instance.instance_id) {
         return None;
     }
-    text.push(b'"');
+    text.extend_from_slice(b",\"");
     text.extend_from_slice(instance.instance_id.as_bytes());
     let [longest, gpu, cpu, disk] = instance.depths;
     let names = ["\":{\"longest_matched\":", ",\"GPU\":", ",\"CPU\":", ",\"DISK\":"];
@@ -310,6 +291,7 @@ fn write_number(text: &mut Vec<u8>, mut value: u64) {
 
 #[cfg(test)]
 mod tests {
+    use std::slice;
     use std::sync::Arc;
 
     use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -413,6 +395,33 @@ mod tests {
         let by_hash = Kind { form: Form::Json, by_hash: true, url_query: b"", tenants: None };
         let body = br#"{"tenant_id":"t","model":"m","block_size":2,"token_ids":[1]}"#;
         assert!(answer(body, by_hash, &answers.core).is_none());
+    }
+
+    #[test]
+    fn what_is_said_of_those_that_hold_nothing_stands_between_those_that_hold_something() {
+        let answers = Answers::new();
+        let stored =
+            SampleEvent { hashes: vec![1], tokens: TOKENS[..2].to_vec(), ..SampleEvent::default() };
+        let mut holders = vec!["a"];
+        for round in 0..3 {
+            let of = |name| answers.json(&format!(r#","instance_id":"{name}""#), b"").unwrap().2;
+            let part = |name| of(name)[6..].trim_end_matches("}}").to_owned() + "}}";
+            let mut names = vec!["a", "b"];
+            names.extend([&[][..], &["0", "c", "d"], &["0", "c", "d", "e", "f"]][round]);
+            names.sort_unstable();
+            let parts: Vec<String> = names.iter().map(part).collect();
+            let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
+            for _ in 0..2 {
+                assert_eq!(answers.json("", b""), Some((7, 6, whole(&parts))));
+                let hits = names.iter().zip(&parts).filter(|(name, _)| holders.contains(name));
+                let hits: Vec<&str> = hits.map(|(_, part)| *part).collect();
+                assert_eq!(answers.json("", b"hits_only=1"), Some((7, 6, whole(&hits))));
+            }
+            let (misses, holder) = [(&["0", "c"][..], "d"), (&["e"], "f"), (&[], "")][round];
+            misses.iter().for_each(|name| answers.publish("", name, 0, &[]));
+            answers.publish("", holder, 0, slice::from_ref(&stored));
+            holders.push(holder);
+        }
     }
 
     #[test]

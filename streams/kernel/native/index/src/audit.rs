@@ -10,7 +10,6 @@ use msgpack::write;
 use parking_lot::Mutex;
 
 use crate::names::ScopeRef;
-use crate::roster::RosterEntry;
 use crate::walk::{InstanceDepths, Walked};
 
 /// What time, state and number of an answer take, about.
@@ -144,10 +143,8 @@ pub struct Told<'a> {
 
 /// An answer as it is pushed: all but its time, its state and its number.
 pub fn encode(told: &Told, walked: Option<&Walked>) -> Vec<u8> {
-    let roster = walked.map_or(&[][..], |walked| walked.roster);
-    let holds = |entry: &RosterEntry| walked.is_some_and(|walked| walked.longest(entry) > 0);
-    let listed = roster.iter().filter(|entry| !told.hits_only || holds(entry)).count();
-    let mut hit_tokens = 0;
+    let listed = walked.map_or(0, |walked| walked.listed(told.hits_only));
+    let hit_tokens = walked.map_or(0, Walked::most);
     let mut bytes =
         Vec::with_capacity(HEAD_BYTES + told.hashes.len() + INSTANCE_BYTES * (1 + listed));
     write::array(&mut bytes, 10);
@@ -170,22 +167,20 @@ pub fn encode(told: &Told, walked: Option<&Walked>) -> Vec<u8> {
     }
     write::bool(&mut bytes, told.hits_only);
     write::uint(&mut bytes, told.tokens as u64);
-    if let Some(walked) = walked {
-        hit_tokens = roster.iter().map(|entry| walked.longest(entry)).max().unwrap_or(0);
-    }
     let needed = 8 * (hit_tokens / u64::from(block_size.max(1)) + 1) as usize;
     write::bin(&mut bytes, &told.hashes[..needed.min(told.hashes.len())]);
     write::array(&mut bytes, listed);
-    for entry in roster {
-        match walked {
-            Some(walked) if holds(entry) => encode_instance(&mut bytes, &walked.depths(entry)),
-            _ if told.hits_only => {}
-            _ => bytes.extend_from_slice(entry.misses.audited.get_or_init(|| {
-                let mut bytes = Vec::with_capacity(INSTANCE_BYTES);
-                encode_instance(&mut bytes, &entry.no_depths());
-                bytes.into()
-            })),
-        }
+    if let Some(walked) = walked {
+        let written = walked.write_parts(
+            &mut bytes,
+            told.hits_only,
+            |misses| &misses.audited,
+            |to, instance| {
+                encode_instance(to, instance);
+                Some(())
+            },
+        );
+        written.expect("any name is kept");
     }
     bytes
 }

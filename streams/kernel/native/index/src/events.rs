@@ -76,6 +76,11 @@ impl Stored<'_> {
             && self.left_out.is_empty()
     }
 
+    /// Whether it may name blocks that its batch has removed.
+    pub fn may_name_removed(&self) -> bool {
+        self.is_placeholder() || self.tier != 0 && self.parent.is_some()
+    }
+
     /// The tokens of block `i`; the event must have as many as its blocks need.
     #[inline]
     pub fn block_tokens(&self, i: usize) -> &[u8] {

@@ -18,6 +18,8 @@ use crate::state::Index;
 
 /// Reason of blocks that a publisher may hold or not.
 const COPIES_UNKNOWN: &str = "copies_unknown";
+/// Reason of a block on another tier than the GPU, of another size.
+const CHUNKS_DIFFER: &str = "chunks_differ";
 /// Reason of a block of the name of another one.
 pub const CONFLICT: &str = "hash_conflict";
 /// Reason of a block of which nothing but its name was said, and that was not held.
@@ -29,12 +31,15 @@ pub const HASHES_DIFFER: &str = "\0left_out:hashes_differ";
 /// The scopes that outlive a clear.
 pub const LASTING: [&str; 2] = [GROUPS, POOL_REMOVED];
 const OVERFLOW: &str = "overflow";
-/// Stands for all that no longer had room.
+/// Stands for what no longer had room, and for good: it is not counted.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
+/// The same, counted by tier: a removal of what is known nowhere is of one of these.
+const OVERFLOWED_KEY: u64 = LEFT_OUT_MASK ^ (u64::MAX - 1);
 
 /// The reason for a counter of stored events that are left out; None where nothing is kept of them.
 pub fn reason_of(counter: Counter, event: &Stored) -> Option<String> {
     let reason = match counter {
+        Counter::BlockSizeMismatch if event.tier != 0 => CHUNKS_DIFFER,
         Counter::BlockSizeMismatch => return Some(format!("block_size:{}", event.block_size)),
         Counter::UnknownParent => "unknown_parent",
         Counter::Unusable if event.left_out.len() > LEFT_OUT_REASON_BYTES_MAX => "other",
@@ -58,7 +63,7 @@ impl Index {
             if has_room(publisher, &name, self.left_out_max) {
                 self.put_apart(publisher, key, (tier, 1), &name);
             } else {
-                self.note_overflow(publisher);
+                self.note_overflow(publisher, tier, Some(1));
             }
             return;
         };
@@ -94,11 +99,32 @@ impl Index {
         }
     }
 
-    fn note_overflow(&mut self, publisher: &mut Publisher) {
+    /// Something has no room that so many removals end; None: none does.
+    fn note_overflow(&mut self, publisher: &mut Publisher, tier: u32, times: Option<u16>) {
         self.count(Counter::LeftOutOverflow, 1);
-        if self.find(publisher, OVERFLOW_KEY).is_none() {
-            self.put_apart(publisher, OVERFLOW_KEY, (0, 1), &format!("{LEFT_OUT}{OVERFLOW}"));
+        let known = self.find(publisher, OVERFLOWED_KEY);
+        let before = known.as_ref().map_or(0, |entry| publisher.counts.of(entry, tier));
+        let count = times.and_then(|times| before.checked_add(times));
+        let name = format!("{LEFT_OUT}{OVERFLOW}");
+        match (count, known) {
+            (Some(count), Some(entry)) => {
+                self.touch_part(publisher, entry.membership);
+                self.set_known(publisher, entry, tier, count, true);
+            }
+            (Some(count), None) => self.put_apart(publisher, OVERFLOWED_KEY, (tier, count), &name),
+            (None, _) => {
+                if self.find(publisher, OVERFLOW_KEY).is_none() {
+                    self.put_apart(publisher, OVERFLOW_KEY, (0, 1), &name);
+                }
+            }
         }
+    }
+
+    /// What is removed was one of those without room; false where there is none.
+    #[cold]
+    pub fn lower_overflow(&mut self, publisher: &mut Publisher, tier: u32) -> bool {
+        let entry = self.find(publisher, OVERFLOWED_KEY);
+        entry.is_some_and(|entry| entry.has(tier) && self.remove(publisher, &entry, tier))
     }
 
     /// The index has found a place for a block: what was left out of it may be further copies, as an
@@ -198,7 +224,7 @@ impl Index {
         if has_room(publisher, scope, self.left_out_max) {
             self.put_apart(publisher, key, (tier, 1), scope);
         } else {
-            self.note_overflow(publisher);
+            self.note_overflow(publisher, tier, None);
         }
     }
 
@@ -315,7 +341,7 @@ impl Index {
         if !has_room(publisher, &name, self.left_out_max) {
             self.set_known(publisher, entry, tier, 0, true);
             self.leave_if_unused(publisher, entry.membership);
-            self.note_overflow(publisher);
+            self.note_overflow(publisher, tier, Some(count));
             return Some(false);
         }
         let kept = publisher.left_out().find(|part| *part.lora_name == *name);

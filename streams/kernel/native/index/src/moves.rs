@@ -1,4 +1,4 @@
-//! Blocks that one batch removes and then announces without tokens: they have moved to a tier.
+//! Blocks that one batch removes and then names again: they have moved to a tier.
 //!
 //! `streams/kernel/tier_moves.py` is the specification.
 
@@ -8,8 +8,8 @@ use hashbrown::{HashMap, HashSet};
 
 use crate::events::Event;
 
-/// What blocks were that the present batch has removed. Nothing is kept of batches without a
-/// placeholder.
+/// What blocks were that the present batch has removed. Nothing is kept of batches of which no event
+/// may name one again.
 pub struct Moves {
     moving: HashSet<i128>,
     sequence: Option<i128>,
@@ -20,7 +20,7 @@ pub struct Moves {
 impl Moves {
     pub fn new(events: &[Event]) -> Self {
         let moving = events.iter().filter_map(|event| match event {
-            Event::Stored(stored) if stored.is_placeholder() => Some(stored.sequence),
+            Event::Stored(stored) if stored.may_name_removed() => Some(stored.sequence),
             _ => None,
         });
         let (removed, forgotten) = (HashMap::new(), HashMap::new());
@@ -36,7 +36,7 @@ impl Moves {
         }
     }
 
-    /// Whether the present batch has placeholders, so that its removals are to be noted.
+    /// Whether the present batch may name removed blocks, so that its removals are to be noted.
     pub fn is_noting(&self) -> bool {
         self.sequence.is_some_and(|sequence| self.moving.contains(&sequence))
     }

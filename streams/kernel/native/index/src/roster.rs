@@ -1,5 +1,6 @@
 //! The instances that the answers of a scope name, and where a walk for all of them begins.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::masks::{Masks, set_bit};
@@ -12,16 +13,43 @@ pub struct RosterEntry {
     pub ranks: Vec<(u32, u32)>,
     /// Each rank has a part of each block: it holds what all of them hold.
     pub is_sharded: bool,
-    /// Where it holds nothing of a prompt: its part of the answer, made when it is first wanted.
-    pub misses: Misses,
 }
 
-/// By form of answer; None where the name does not stand in it as it is.
+/// What answers say of entries that hold nothing of a prompt, by form of answer; made when it is
+/// first wanted. None where a name does not stand in it as it is.
 #[derive(Default)]
 pub struct Misses {
-    pub json: OnceLock<Option<Box<[u8]>>>,
-    pub msgpack: OnceLock<Box<[u8]>>,
-    pub audited: OnceLock<Box<[u8]>>,
+    pub json: OnceLock<Option<MissedParts>>,
+    pub msgpack: OnceLock<Option<MissedParts>>,
+    pub audited: OnceLock<Option<MissedParts>>,
+}
+
+/// Of all entries, one behind the other: most of many hold nothing, and stand side by side.
+pub struct MissedParts {
+    text: Box<[u8]>,
+    /// Of each entry's part.
+    ends: Box<[usize]>,
+}
+
+impl MissedParts {
+    pub fn new(
+        entries: &[RosterEntry],
+        write: impl Fn(&mut Vec<u8>, &RosterEntry) -> Option<()>,
+    ) -> Option<Self> {
+        let mut text = Vec::new();
+        let mut ends = Vec::with_capacity(entries.len());
+        for entry in entries {
+            write(&mut text, entry)?;
+            ends.push(text.len());
+        }
+        Some(Self { text: text.into(), ends: ends.into() })
+    }
+
+    /// The parts of these entries.
+    pub fn of(&self, entries: Range<usize>) -> &[u8] {
+        let end = |entries: usize| entries.checked_sub(1).map_or(0, |last| self.ends[last]);
+        &self.text[end(entries.start)..end(entries.end)]
+    }
 }
 
 #[derive(Default)]
@@ -32,13 +60,14 @@ pub struct Roster {
     has_shards: bool,
     /// The bits of all entries, made when they are first wanted.
     bits: OnceLock<Bits>,
+    pub misses: Misses,
 }
 
 impl Roster {
     pub fn new(mut entries: Vec<RosterEntry>) -> Self {
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         let has_shards = entries.iter().any(|entry| entry.is_sharded);
-        Self { entries, has_shards, bits: OnceLock::new() }
+        Self { entries, has_shards, bits: OnceLock::new(), misses: Misses::default() }
     }
 
     #[inline]

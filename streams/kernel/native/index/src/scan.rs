@@ -33,25 +33,31 @@ struct Fields<'a> {
 }
 
 pub fn scan_query(body: &[u8]) -> Option<ScannedQuery<'_>> {
-    let mut scanner = Scanner { body, at: 0 };
     let mut fields = Fields::default();
+    read_object(body, |key, scanner| match key {
+        "model" => once(&mut fields.model, scanner.string()?),
+        "lora_name" => once(&mut fields.lora_name, scanner.string()?),
+        "tenant_id" => once(&mut fields.tenant_id, scanner.string()?),
+        "instance_id" => once(&mut fields.instance_id, scanner.string()?),
+        "cache_salt" => once(&mut fields.cache_salt, scanner.string()?),
+        "block_size" => once(&mut fields.block_size, scanner.integer()?),
+        "token_ids" => once(&mut fields.tokens, scanner.tokens()?),
+        _ => None,
+    })?;
+    check(fields)
+}
+
+/// Reads a body that is one object. `field` reads the value of each key; None from it ends the whole.
+pub fn read_object<'a>(
+    body: &'a [u8],
+    mut field: impl FnMut(&'a str, &mut Scanner<'a>) -> Option<()>,
+) -> Option<()> {
+    let mut scanner = Scanner { body, at: 0 };
     scanner.expect(b'{')?;
     loop {
         let key = scanner.string()?;
         scanner.expect(b':')?;
-        match key {
-            "model" => once(&mut fields.model, scanner.string()?)?,
-            "lora_name" => once(&mut fields.lora_name, scanner.string()?)?,
-            "tenant_id" => once(&mut fields.tenant_id, scanner.string()?)?,
-            "instance_id" => once(&mut fields.instance_id, scanner.string()?)?,
-            "cache_salt" => once(&mut fields.cache_salt, scanner.string()?)?,
-            "block_size" => {
-                scanner.blanks();
-                once(&mut fields.block_size, scanner.number()?)?;
-            }
-            "token_ids" => once(&mut fields.tokens, scanner.tokens()?)?,
-            _ => return None,
-        }
+        field(key, &mut scanner)?;
         scanner.blanks();
         match scanner.byte()? {
             b',' => {}
@@ -60,11 +66,11 @@ pub fn scan_query(body: &[u8]) -> Option<ScannedQuery<'_>> {
         }
     }
     scanner.blanks();
-    (scanner.at == body.len()).then_some(())?;
-    check(fields)
+    (scanner.at == body.len()).then_some(())
 }
 
-fn once<T>(field: &mut Option<T>, value: T) -> Option<()> {
+/// A key that stands twice is unusual.
+pub fn once<T>(field: &mut Option<T>, value: T) -> Option<()> {
     field.replace(value).is_none().then_some(())
 }
 
@@ -85,12 +91,42 @@ fn check(fields: Fields) -> Option<ScannedQuery> {
     is_usual.then_some(query)
 }
 
-struct Scanner<'a> {
+/// Reads values in the order in which they stand; None for one that is unusual.
+pub struct Scanner<'a> {
     body: &'a [u8],
     at: usize,
 }
 
 impl<'a> Scanner<'a> {
+    /// An array as it stands, whatever is in it.
+    pub fn array(&mut self) -> Option<&'a [u8]> {
+        self.expect(b'[')?;
+        let (start, mut depth) = (self.at - 1, 1);
+        while depth > 0 {
+            match self.byte()? {
+                b'[' | b'{' => depth += 1,
+                b']' | b'}' => depth -= 1,
+                b'"' => {
+                    while self.byte()? != b'"' {
+                        if self.body[self.at - 1] == b'\\' {
+                            self.byte()?;
+                        }
+                    }
+                }
+                _ => {}
+            }
+        }
+        Some(&self.body[start..self.at])
+    }
+
+    /// `true` and nothing else.
+    pub fn yes(&mut self) -> Option<()> {
+        self.blanks();
+        let is_yes = self.body[self.at..].starts_with(b"true");
+        self.at += 4;
+        is_yes.then_some(())
+    }
+
     #[inline]
     fn byte(&mut self) -> Option<u8> {
         let byte = *self.body.get(self.at)?;
@@ -111,7 +147,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// A string without escapes or control characters.
-    fn string(&mut self) -> Option<&'a str> {
+    pub fn string(&mut self) -> Option<&'a str> {
         self.expect(b'"')?;
         let rest = &self.body[self.at..];
         let len = rest.iter().position(|&byte| matches!(byte, b'"' | b'\\' | 0..0x20))?;
@@ -122,7 +158,7 @@ impl<'a> Scanner<'a> {
         std::str::from_utf8(&rest[..len]).ok()
     }
 
-    fn tokens(&mut self) -> Option<Vec<u8>> {
+    pub fn tokens(&mut self) -> Option<Vec<u8>> {
         self.expect(b'[')?;
         self.blanks();
         if self.body.get(self.at) == Some(&b']') {
@@ -146,6 +182,12 @@ impl<'a> Scanner<'a> {
                 _ => return None,
             }
         }
+    }
+
+    /// A number that stands alone.
+    pub fn integer(&mut self) -> Option<u64> {
+        self.blanks();
+        self.number()
     }
 
     /// The 32 bits of a token: two's complement where it is negative.

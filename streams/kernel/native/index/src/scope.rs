@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::hashing::Placement;
 use crate::names::{ScopeKey, TIERS};
-use crate::roster::{Misses, Roster, RosterEntry};
+use crate::roster::{Roster, RosterEntry};
 use crate::sets::{HolderSets, holder_of};
 use crate::slots::{EMPTY_SET, Slots};
 use crate::tables::{Places, Sharded};
@@ -192,8 +192,7 @@ impl Scope {
         for (instance, (mut ranks, is_sharded)) in ranks {
             if let Some(known) = &self.instances[instance as usize] {
                 ranks.sort_unstable();
-                let (name, misses) = (known.name.clone(), Misses::default());
-                entries.push(RosterEntry { name, instance, ranks, is_sharded, misses });
+                entries.push(RosterEntry { name: known.name.clone(), instance, ranks, is_sharded });
             }
         }
         self.roster = Roster::new(entries);

@@ -4,10 +4,10 @@
 //! before it, and in the index only where it is not there. Who still holds all blocks so far is a
 //! mask of bits (`masks`) that changes only where the holder set does.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use crate::hashing::{Placement, PrefixHasher};
-use crate::roster::{Bits, RosterEntry};
+use crate::roster::{Bits, MissedParts, Misses, RosterEntry};
 use crate::scope::Scope;
 use crate::slots::EMPTY_SET;
 
@@ -38,6 +38,8 @@ pub enum Prompt<'a> {
 /// How far a prompt is held in one scope: by whom is asked of it.
 pub struct Walked<'a> {
     pub roster: &'a [RosterEntry],
+    /// Of these, where everybody is asked.
+    misses: Option<&'a Misses>,
     alive: Alive,
     block_size: u64,
     /// Some hold its blocks as plain ones, and some as blocks of pairs: no list of hashes has both.
@@ -52,8 +54,61 @@ impl Walked<'_> {
         self.block_size * u64::from(self.alive.depths[entry.instance as usize])
     }
 
+    /// The longest of all.
+    pub fn most(&self) -> u64 {
+        let instances = &self.alive.depths[..64 * self.alive.bits.instance_words];
+        self.block_size * u64::from(instances.iter().copied().max().unwrap_or(0))
+    }
+
     pub fn depths(&self, entry: &RosterEntry) -> InstanceDepths {
         self.alive.answer(entry, self.block_size)
+    }
+
+    /// How many instances an answer lists: all, or those that hold something.
+    pub fn listed(&self, hits_only: bool) -> usize {
+        if hits_only { self.hits().count() } else { self.roster.len() }
+    }
+
+    /// The places of those that hold something.
+    fn hits(&self) -> impl Iterator<Item = usize> {
+        let holders = if self.most() > 0 { self.roster } else { &[] };
+        let entries = holders.iter().enumerate();
+        entries.filter(|(_, entry)| self.longest(entry) > 0).map(|(place, _)| place)
+    }
+
+    /// Writes the part of each instance that an answer lists; what is said of those that hold
+    /// nothing is kept. None where `write` says so.
+    pub fn write_parts(
+        &self,
+        to: &mut Vec<u8>,
+        hits_only: bool,
+        kept: impl Fn(&Misses) -> &OnceLock<Option<MissedParts>>,
+        write: impl Fn(&mut Vec<u8>, &InstanceDepths) -> Option<()>,
+    ) -> Option<()> {
+        let misses = match self.misses {
+            Some(misses) if !hits_only => {
+                let missed = |to: &mut _, entry: &RosterEntry| write(to, &entry.no_depths());
+                let made = || MissedParts::new(self.roster, missed);
+                Some(kept(misses).get_or_init(made).as_ref()?)
+            }
+            _ => None,
+        };
+        let mut next = 0;
+        for place in self.hits().chain([self.roster.len()]) {
+            match misses {
+                Some(misses) => to.extend_from_slice(misses.of(next..place)),
+                None if hits_only => {}
+                None => {
+                    let missed = self.roster[next..place].iter();
+                    missed.map(|entry| write(to, &entry.no_depths())).collect::<Option<()>>()?;
+                }
+            }
+            if let Some(entry) = self.roster.get(place) {
+                write(to, &self.depths(entry))?;
+            }
+            next = place + 1;
+        }
+        Some(())
     }
 }
 
@@ -95,6 +150,7 @@ pub fn walk<'a>(
     if roster.is_empty() {
         return None;
     }
+    let misses = instance_id.is_none().then_some(&scope.roster.misses);
     let masks = &scope.sets.masks;
     let mut alive = Alive::new(match instance_id {
         None => scope.roster.bits(masks),
@@ -125,7 +181,7 @@ pub fn walk<'a>(
             alive.walk(scope, roster, placement, prefixes, seen);
         }
     }
-    Some(Walked { roster, alive, block_size: block_size as u64, is_mixed })
+    Some(Walked { roster, misses, alive, block_size: block_size as u64, is_mixed })
 }
 
 /// The prefix hashes of a prompt's blocks of pairs: each needs the token behind it.
@@ -169,6 +225,18 @@ impl Iterator for PairedPrefixes<'_> {
 fn is_held(scope: &Scope, placement: Placement, prefix: Option<u64>) -> bool {
     let slot = prefix.and_then(|prefix| scope.find(prefix, placement));
     slot.is_some_and(|slot| scope.slots.set(slot) != EMPTY_SET)
+}
+
+/// Whether anybody holds the prompt's first block as one of pairs: then its plain hashes do not say
+/// all.
+pub fn has_pairs(
+    scope: &Scope,
+    placement: Placement,
+    hasher: &PrefixHasher,
+    (tokens, first_key): (&[u8], &[u8]),
+) -> bool {
+    let block_size = scope.key.block_size as usize;
+    is_held(scope, placement, PairedPrefixes::new(hasher, tokens, first_key, block_size).next())
 }
 
 /// By which of its hashes a prompt is held: those of blocks of pairs where its first block is one,

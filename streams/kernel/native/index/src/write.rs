@@ -157,7 +157,7 @@ impl<'a> WriteTurn<'a> {
         if !event.aliases.is_empty() {
             return self.store_objects(id, event, mask, moves);
         }
-        let Some(mut chain) = start_chain(publisher, index, event, mask) else {
+        let Some(mut chain) = start_chain(publisher, index, event, mask, moves) else {
             index.count(Counter::UnknownParent, blocks);
             return self.leave_out(id, event, reason_of(Counter::UnknownParent, event));
         };
@@ -318,7 +318,8 @@ impl<'a> WriteTurn<'a> {
                         if !is_removed {
                             let was_left_out = copies.is_some()
                                 || index.left_out > 0
-                                    && index.lower_left_out(publisher, key, event.tier);
+                                    && (index.lower_left_out(publisher, key, event.tier)
+                                        || !skipped && index.lower_overflow(publisher, event.tier));
                             let counter =
                                 if was_left_out { Counter::LeftOutRemoved } else { unknown };
                             index.count(counter, 1);
@@ -591,12 +592,18 @@ fn start_chain(
     index: &mut Index,
     event: &Stored,
     mask: u64,
+    moves: &Moves,
 ) -> Option<Chain> {
     let Some(parent) = event.parent.filter(|_| !event.by_hash) else {
         let membership = index.join(publisher, event.lora_name);
         return Some(Chain { membership, prefix: None, slot: None });
     };
-    let parent = index.find(publisher, parent ^ mask)?;
+    let Some(parent) = index.find(publisher, parent ^ mask) else {
+        let (lora_name, prefix) = moves.find(parent ^ mask)?;
+        let is_ours = *lora_name == *event.lora_name;
+        let membership = is_ours.then(|| index.join(publisher, &lora_name))?;
+        return Some(Chain { membership, prefix: Some(prefix), slot: None });
+    };
     let membership = publisher.memberships.get(parent.membership)?;
     if *membership.lora_name != *event.lora_name {
         return None;

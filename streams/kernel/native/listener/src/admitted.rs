@@ -1,4 +1,4 @@
-//! Whose queries are answered without Python: those whose `Authorization` field Python has let
+//! Whose requests are answered without Python: those whose `Authorization` field Python has let
 //! through a moment ago, and says that it need not look at again for a while.
 
 use std::collections::HashMap;
@@ -21,8 +21,16 @@ struct Field {
     key: Arc<Key>,
 }
 
-/// Whom its requests may be about, everybody where there is None, and how many were answered.
+/// What it may ask.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rights {
+    pub queries: bool,
+    pub routes: bool,
+}
+
+/// What it may ask, about whom, everybody where there is None, and how many requests were answered.
 struct Key {
+    rights: Rights,
     tenants: Option<Vec<String>>,
     answered: AtomicU64,
 }
@@ -47,28 +55,36 @@ impl Admitted {
         Self { fields: needs_keys.then(RwLock::default) }
     }
 
-    /// None where Python has to look.
-    pub fn find(&self, field: Option<&[u8]>, now: Instant) -> Option<Admission> {
+    /// None where Python has to look. `is_route`: else it is a query.
+    pub fn find(&self, field: Option<&[u8]>, is_route: bool, now: Instant) -> Option<Admission> {
         let Some(fields) = &self.fields else {
             return Some(Admission(None));
         };
         let fields = fields.read();
         let found = fields.get(field?)?;
-        (now < found.until).then(|| Admission(Some(found.key.clone())))
+        let Rights { queries, routes } = found.key.rights;
+        let may = if is_route { routes } else { queries };
+        (may && now < found.until).then(|| Admission(Some(found.key.clone())))
     }
 
     /// It need not be looked at until then, where it asks about these tenants; None: about any.
-    pub fn admit(&self, field: &[u8], until: Instant, tenants: Option<Vec<String>>) {
+    pub fn admit(
+        &self,
+        field: &[u8],
+        until: Instant,
+        rights: Rights,
+        tenants: Option<Vec<String>>,
+    ) {
         let Some(fields) = &self.fields else { return };
         let mut fields = fields.write();
         if let Some(found) = fields.get_mut(field) {
             found.until = until;
-            if found.key.tenants != tenants {
+            if found.key.tenants != tenants || found.key.rights != rights {
                 let answered = found.key.answered.swap(0, Ordering::Relaxed).into();
-                found.key = Arc::new(Key { tenants, answered });
+                found.key = Arc::new(Key { rights, tenants, answered });
             }
         } else if fields.len() < FIELDS_MAX {
-            let key = Arc::new(Key { tenants, answered: AtomicU64::new(0) });
+            let key = Arc::new(Key { rights, tenants, answered: AtomicU64::new(0) });
             fields.insert(field.to_vec(), Field { until, key });
         }
     }
@@ -105,42 +121,43 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
+    const ALL: Rights = Rights { queries: true, routes: true };
 
     #[test]
     fn without_keys_everybody_is_let_through() {
         let admitted = Admitted::new(false);
         let now = Instant::now();
         for field in [None, Some(&b"x"[..])] {
-            admitted.find(field, now).unwrap().use_up();
+            admitted.find(field, false, now).unwrap().use_up();
         }
-        admitted.admit(b"x", now + SECOND, None);
+        admitted.admit(b"x", now + SECOND, ALL, None);
         assert!(admitted.take_counts(now).is_empty());
     }
 
     #[test]
     fn a_field_is_let_through_for_as_long_as_was_said() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
-        assert!(admitted.find(None, now).is_none());
-        assert!(admitted.find(Some(b"a"), now).is_none());
-        admitted.admit(b"a", now + SECOND, None);
-        assert!(admitted.find(Some(b"a"), now).is_some());
-        assert!(admitted.find(Some(b"A"), now).is_none());
-        assert!(admitted.find(Some(b"a "), now).is_none());
-        assert!(admitted.find(None, now).is_none());
-        assert!(admitted.find(Some(b"a"), now + SECOND).is_none());
-        admitted.admit(b"a", now + 2 * SECOND, None);
-        assert!(admitted.find(Some(b"a"), now + SECOND).is_some());
+        assert!(admitted.find(None, false, now).is_none());
+        assert!(admitted.find(Some(b"a"), false, now).is_none());
+        admitted.admit(b"a", now + SECOND, ALL, None);
+        assert!(admitted.find(Some(b"a"), false, now).is_some());
+        assert!(admitted.find(Some(b"A"), false, now).is_none());
+        assert!(admitted.find(Some(b"a "), false, now).is_none());
+        assert!(admitted.find(None, false, now).is_none());
+        assert!(admitted.find(Some(b"a"), false, now + SECOND).is_none());
+        admitted.admit(b"a", now + 2 * SECOND, ALL, None);
+        assert!(admitted.find(Some(b"a"), false, now + SECOND).is_some());
     }
 
     #[test]
     fn what_is_forgotten_holds_no_more_and_is_counted_all_the_same() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
-        admitted.admit(b"a", now + SECOND, None);
-        admitted.admit(b"b", now + SECOND, None);
-        let under_way = admitted.find(Some(b"a"), now).unwrap();
-        admitted.find(Some(b"b"), now).unwrap().use_up();
+        admitted.admit(b"a", now + SECOND, ALL, None);
+        admitted.admit(b"b", now + SECOND, ALL, None);
+        let under_way = admitted.find(Some(b"a"), false, now).unwrap();
+        admitted.find(Some(b"b"), false, now).unwrap().use_up();
         admitted.forget(now);
-        assert!(admitted.find(Some(b"a"), now).is_none());
+        assert!(admitted.find(Some(b"a"), false, now).is_none());
         assert_eq!(admitted.take_counts(now), [(b"b".to_vec(), 1)]);
         under_way.use_up();
         drop(under_way);
@@ -153,19 +170,30 @@ mod tests {
     fn a_field_has_the_tenants_that_were_said_last() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         let tenants = Some(vec!["t".to_owned()]);
-        admitted.admit(b"a", now + SECOND, tenants.clone());
-        assert_eq!(admitted.find(Some(b"a"), now).unwrap().tenants(), tenants.as_deref());
-        admitted.admit(b"a", now + SECOND, None);
-        assert_eq!(admitted.find(Some(b"a"), now).unwrap().tenants(), None);
+        admitted.admit(b"a", now + SECOND, ALL, tenants.clone());
+        assert_eq!(admitted.find(Some(b"a"), false, now).unwrap().tenants(), tenants.as_deref());
+        admitted.admit(b"a", now + SECOND, ALL, None);
+        assert_eq!(admitted.find(Some(b"a"), false, now).unwrap().tenants(), None);
     }
 
     #[test]
     fn there_are_so_many_at_the_most() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         for number in 0..=FIELDS_MAX {
-            admitted.admit(number.to_string().as_bytes(), now + SECOND, None);
+            admitted.admit(number.to_string().as_bytes(), now + SECOND, ALL, None);
         }
-        assert!(admitted.find(Some(b"0"), now).is_some());
-        assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), now).is_none());
+        assert!(admitted.find(Some(b"0"), false, now).is_some());
+        assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), false, now).is_none());
+    }
+
+    #[test]
+    fn it_may_ask_what_its_key_may() {
+        let (admitted, now) = (Admitted::new(true), Instant::now());
+        for (queries, routes) in [(true, false), (false, true), (true, true)] {
+            admitted.admit(b"a", now + SECOND, Rights { queries, routes }, None);
+            assert_eq!(admitted.find(Some(b"a"), false, now).is_some(), queries);
+            assert_eq!(admitted.find(Some(b"a"), true, now).is_some(), routes);
+        }
+        assert!(Admitted::new(false).find(None, true, now).is_some(), "there are no keys");
     }
 }

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use heads::Head;
 use mio::net::TcpStream;
 use prefix_index::answers::{self, Form, Kind};
+use prefix_index::core::Core;
+use prefix_index::names::ScopeRef;
 
+use crate::admitted::Admission;
 use crate::shared::Shared;
 use crate::shown::Service;
 
@@ -217,12 +220,38 @@ fn answer<S: Service>(
     shared: &Shared<S>,
     scratch: &mut Scratch,
 ) -> Option<Vec<u8>> {
-    if head.is_traced && !shared.bounds.answers_traced {
-        return None; // it is to have a span
+    let is_route = head.path == heads::Path::Route;
+    if head.is_traced && (is_route || !shared.bounds.answers_traced) {
+        return None; // it is to have a span; a decision keeps its context even where there are none
     }
     let started = Instant::now();
-    let admission = shared.admitted.find(head.authorization, started)?;
+    let admission = shared.admitted.find(head.authorization, is_route, started)?;
     let core = shared.shown.core()?;
+    let body = &received[head.body_at..];
+    let (text, tokens, hit_tokens) = if is_route {
+        route(body, head, &admission, &core, shared, scratch)?
+    } else {
+        query(body, head, &admission, &core, shared, scratch)?
+    };
+    let seconds = started.elapsed().as_secs_f64();
+    let mut queries = shared.queries[head.path as usize].lock();
+    queries.count(seconds, tokens, hit_tokens);
+    drop(queries);
+    admission.use_up();
+    Some(text)
+}
+
+/// An answer with its tokens, and those of the longest match.
+type Counted = (Vec<u8>, usize, u64);
+
+fn query<S: Service>(
+    body: &[u8],
+    head: &Head,
+    admission: &Admission,
+    core: &Core,
+    shared: &Shared<S>,
+    scratch: &mut Scratch,
+) -> Option<Counted> {
     let position = core.positions.text(); // before it is asked: at least this
     if position.is_empty() {
         return None;
@@ -232,40 +261,62 @@ fn answer<S: Service>(
         heads::Form::Msgpack => Form::Msgpack,
         heads::Form::Octets => Form::Octets,
     };
-    let tenants = admission.tenants();
-    let kind = Kind { form, by_hash: head.by_hash, url_query: head.url_query, tenants };
-    let answered = answers::answer(&received[head.body_at..], kind, &core)?;
+    let by_hash = head.path == heads::Path::QueryByHash;
+    let kind = Kind { form, by_hash, url_query: head.url_query, tenants: admission.tenants() };
+    let answered = answers::answer(body, kind, core)?;
     let state = shared.states.get(shared.shown.state(&answered.scope)?)?;
     if let (Some(audited), Some(queue)) = (&answered.audited, core.audit.get()) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        queue.push(audited, since.map_or(0.0, |since| since.as_secs_f64()), state);
+        queue.push(audited, unix_s(), state);
     }
-    let mut text = Vec::with_capacity(320 + answered.text.len());
-    for part in [
-        "HTTP/1.1 200 OK\r\ndate: ",
-        scratch.date(),
-        "\r\ncontent-type: ",
-        CONTENT_TYPES[head.form as usize],
-        "\r\nreprise-position: ",
-    ] {
-        text.extend_from_slice(part.as_bytes());
-    }
+    let mut text = begin(head, scratch, answered.text.len());
+    text.extend_from_slice(b"\r\nreprise-position: ");
     text.extend_from_slice(&position);
     text.extend_from_slice(b"\r\nreprise-state: ");
     text.extend_from_slice(state.as_bytes());
+    end(&mut text, head, &answered.text);
+    Some((text, answered.tokens, answered.hit_tokens))
+}
+
+fn route<S: Service>(
+    body: &[u8],
+    head: &Head,
+    admission: &Admission,
+    core: &Core,
+    shared: &Shared<S>,
+    scratch: &mut Scratch,
+) -> Option<Counted> {
+    let boards = shared.boards.as_ref()?;
+    (head.form == heads::Form::Json && head.url_query.is_empty()).then_some(())?;
+    let state = |scope: &ScopeRef| Some(shared.states.get(shared.shown.state(scope)?)?.as_str());
+    let routed = routing::route::route(boards, body, core, admission.tenants(), unix_s(), state)?;
+    let mut text = begin(head, scratch, routed.text.len());
+    end(&mut text, head, &routed.text);
+    Some((text, routed.tokens, routed.held))
+}
+
+fn unix_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// The head of an answer up to its type.
+fn begin(head: &Head, scratch: &mut Scratch, body_bytes: usize) -> Vec<u8> {
+    let mut text = Vec::with_capacity(320 + body_bytes);
+    let content_type = CONTENT_TYPES[head.form as usize];
+    for part in ["HTTP/1.1 200 OK\r\ndate: ", scratch.date(), "\r\ncontent-type: ", content_type] {
+        text.extend_from_slice(part.as_bytes());
+    }
+    text
+}
+
+/// The rest of it, and the body.
+fn end(text: &mut Vec<u8>, head: &Head, body: &[u8]) {
     // To a vector, which takes all of it.
-    let _ = write!(text, "\r\ncontent-length: {}\r\n", answered.text.len());
+    let _ = write!(text, "\r\ncontent-length: {}\r\n", body.len());
     if let Some(request_id) = head.request_id {
         text.extend_from_slice(b"x-request-id: ");
         text.extend_from_slice(request_id);
         text.extend_from_slice(b"\r\n");
     }
     text.extend_from_slice(b"\r\n");
-    text.extend_from_slice(&answered.text);
-    let seconds = started.elapsed().as_secs_f64();
-    let mut queries = shared.queries[usize::from(head.by_hash)].lock();
-    queries.count(seconds, answered.tokens, answered.hit_tokens);
-    drop(queries);
-    admission.use_up();
-    Some(text)
+    text.extend_from_slice(body);
 }

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Poll, Waker};
 use parking_lot::Mutex;
+use routing::boards::Boards;
 
+use crate::admitted::Rights;
 use crate::bounds::Bounds;
 use crate::counts::Queries;
 use crate::shared::{Handed, Incoming, Lane, Shared};
@@ -34,6 +36,7 @@ pub struct Listener<S> {
 
 impl<S: Service + 'static> Listener<S> {
     /// Begins to accept on a socket that listens.
+    #[expect(clippy::too_many_arguments, reason = "they are what it is told once")]
     pub fn start(
         listening: std::net::TcpListener,
         threads: usize,
@@ -42,6 +45,7 @@ impl<S: Service + 'static> Listener<S> {
         needs_keys: bool,
         states: Vec<String>,
         queries: &Queries,
+        boards: Option<Arc<Boards>>,
     ) -> io::Result<Self> {
         listening.set_nonblocking(true)?;
         let (bell, rung) = UnixStream::pair()?;
@@ -55,7 +59,8 @@ impl<S: Service + 'static> Listener<S> {
         };
         let lanes = polls.iter().map(lane).collect::<io::Result<_>>()?;
         let shown = Shown::new(service);
-        let shared = Arc::new(Shared::new(shown, bounds, needs_keys, states, queries, bell, lanes));
+        let shared =
+            Arc::new(Shared::new(shown, bounds, needs_keys, states, queries, boards, bell, lanes));
         let mut listening = Some(TcpListener::from_std(listening));
         let mut started = Vec::new();
         for (lane, poll) in polls.into_iter().enumerate() {
@@ -114,10 +119,16 @@ impl<S> Listener<S> {
         self.refresher.unpark();
     }
 
-    /// Queries with that `Authorization` field are answered here for so long, if they are about
-    /// these tenants; None: about any.
-    pub fn admit(&self, field: &[u8], holds: Duration, tenants: Option<Vec<String>>) {
-        self.shared.admitted.admit(field, Instant::now() + holds, tenants);
+    /// Requests with that `Authorization` field are answered here for so long, as far as it has
+    /// rights, if they are about these tenants; None: about any.
+    pub fn admit(
+        &self,
+        field: &[u8],
+        holds: Duration,
+        rights: Rights,
+        tenants: Option<Vec<String>>,
+    ) {
+        self.shared.admitted.admit(field, Instant::now() + holds, rights, tenants);
     }
 
     /// None is any more, until it is let through again.
@@ -125,7 +136,7 @@ impl<S> Listener<S> {
         self.shared.admitted.forget(Instant::now());
     }
 
-    /// How many queries of each field were answered since the last call.
+    /// How many requests of each field were answered since the last call.
     pub fn take_admitted(&self) -> Vec<(Vec<u8>, u64)> {
         self.shared.admitted.take_counts(Instant::now())
     }
@@ -145,8 +156,8 @@ impl<S> Listener<S> {
         self.shared.held.load(Ordering::Relaxed)
     }
 
-    /// What was answered since the last call, of `/query` and of `/query_by_hash`.
-    pub fn take_counted(&self) -> [Queries; 2] {
+    /// What was answered since the last call, of `/query`, `/query_by_hash` and `/route`.
+    pub fn take_counted(&self) -> [Queries; 3] {
         self.shared.queries.each_ref().map(|queries| queries.lock().take())
     }
 

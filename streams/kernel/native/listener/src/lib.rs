@@ -1,4 +1,4 @@
-//! Listens for HTTP clients and answers plain queries (`heads`) without Python. A connection on
+//! Listens for HTTP clients and answers plain queries, and plain decisions, (`heads`) without Python. A connection on
 //! which anything else comes, or comes slowly, is handed over with all that has come of it, to the
 //! server that knows all of HTTP. So this side answers 200 or nothing, and words no error.
 //!
@@ -23,6 +23,7 @@ mod shared;
 pub mod shown;
 mod threads;
 
+pub use admitted::Rights;
 pub use bounds::Bounds;
 pub use handle::Listener;
 pub use shared::Handed;

@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 use std::io::Write;
 use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use mio::Waker;
 use mio::net::TcpStream;
 use parking_lot::Mutex;
+use routing::boards::Boards;
 
 use crate::admitted::Admitted;
 use crate::bounds::Bounds;
@@ -58,8 +60,10 @@ pub(crate) struct Shared<S> {
     pub admitted: Admitted,
     /// As answers name them.
     pub states: Vec<String>,
-    /// Of `/query` and of `/query_by_hash`.
-    pub queries: [Mutex<Queries>; 2],
+    /// Of `/query`, `/query_by_hash` and `/route`.
+    pub queries: [Mutex<Queries>; 3],
+    /// What decisions go by; None: none is made here.
+    pub boards: Option<Arc<Boards>>,
     pub held: AtomicUsize,
     pub open: AtomicUsize,
     /// Connections that are another server's.
@@ -76,12 +80,14 @@ pub(crate) struct Shared<S> {
 }
 
 impl<S> Shared<S> {
+    #[expect(clippy::too_many_arguments, reason = "they are what the threads share")]
     pub fn new(
         shown: Shown<S>,
         bounds: Bounds,
         needs_keys: bool,
         states: Vec<String>,
         queries: &Queries,
+        boards: Option<Arc<Boards>>,
         bell: UnixStream,
         lanes: Vec<Lane>,
     ) -> Self {
@@ -90,7 +96,8 @@ impl<S> Shared<S> {
             bounds,
             admitted: Admitted::new(needs_keys),
             states,
-            queries: [Mutex::new(queries.clone()), Mutex::new(queries.clone())],
+            queries: std::array::from_fn(|_| Mutex::new(queries.clone())),
+            boards,
             held: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
             others: AtomicUsize::new(0),

@@ -27,9 +27,21 @@ const REMOTE: &str = "REMOTE";
 const SHARES: u32 = 1 << 7;
 /// Likewise: nothing says how many tokens they have.
 const UNSIZED: u32 = 1 << 12;
-/// Likewise: their tokens are named, and no extra keys; and that blocks of a tier are removed.
+/// Likewise: blocks of the CPU by their tokens, without extra keys; and that some are removed from
+/// there. The same where it is spelled in small letters.
 const DESCRIBED: u32 = 1 << 14;
 const TAKEN_BACK: u32 = 1 << 15;
+const LOWER_DESCRIBED: u32 = 1 << 17;
+const LOWER_TAKEN_BACK: u32 = 1 << 18;
+/// Likewise: on a disk, without extra keys; and from its names to that blocks are removed there.
+const DISK_STORED: u32 = 1 << 19;
+const DISK_TAKEN_BACK_SHIFT: u32 = 18;
+/// Likewise: of such as all instances hold; and of such as name an owner.
+const SHARED_TAKEN_BACK: u32 = 1 << 25;
+const OWNED_ON_CPU: u32 = 1 << 27;
+const OWNED_ON_CPU_TAKEN_BACK: u32 = 1 << 28;
+const OWNED_ON_DISK: u32 = 1 << 29;
+const OWNED_ON_DISK_TAKEN_BACK: u32 = 1 << 30;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -71,7 +83,7 @@ pub struct BatchPacker {
     pub lora_name: String,
     /// What chains from the first block of a prompt on are marked as.
     pub roots: Roots,
-    /// Whether the chains that hang on a block are marked, too.
+    /// Whether the chains that hang on a block, or are on other tiers, are marked, too.
     pub all_chains: bool,
     /// Whether events without extra keys name their blocks alone, where these are not on the GPU of
     /// their instance.
@@ -109,9 +121,11 @@ struct Event<'a> {
     lora_name: &'a str,
     names_adapter: bool, // it has the field, whatever is there
     medium: &'static str,
-    /// Its name, likewise.
+    /// Its name, likewise, and whether that is spelled `cpu`.
     media: u32,
+    is_lower: bool,
     shared: bool,
+    is_owned: bool,
     reported: bool,
     /// Whether the event itself says whether its blocks were there before.
     has_origin: bool,
@@ -135,7 +149,9 @@ impl Default for Event<'_> {
             names_adapter: false,
             medium: GPU,
             media: 0,
+            is_lower: false,
             shared: false,
+            is_owned: false,
             reported: false,
             has_origin: false,
             group: 0,
@@ -306,16 +322,15 @@ impl<'a, 'p> Batch<'a, 'p> {
             Kind::Cleared => self.write_cleared(),
             _ if !event.has_hashes => return None,
             Kind::Removed => {
-                if event.medium != GPU && !event.shared && !self.hashes.is_empty() {
-                    self.media |= TAKEN_BACK;
+                if !self.hashes.is_empty() {
+                    self.media |= taken_back(&event);
                 }
                 self.write_removed(&event);
             }
             Kind::Stored => {
                 self.media |= event.media | if event.shared { SHARES } else { 0 };
-                let is_beside_gpu = event.medium != GPU && !event.shared;
-                if is_beside_gpu && !self.tokens.is_empty() && !event.has_extra_keys {
-                    self.media |= DESCRIBED;
+                if !event.has_extra_keys {
+                    self.media |= stored(&event, !self.tokens.is_empty());
                 }
                 if self.is_scopeless(&event) {
                     self.tokens.clear();
@@ -405,7 +420,11 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::BlockSize => event.block_size = read_up_to(reader, limits.block_size)?,
             Field::Group => event.group = read_up_to(reader, limits.group)?,
-            Field::Medium => (event.medium, event.media) = medium(reader.str().ok()?)?,
+            Field::Medium => {
+                let name = reader.str().ok()?;
+                (event.medium, event.media) = medium(name)?;
+                event.is_lower = name.starts_with("cpu");
+            }
             Field::CopyCounts => return None,
             Field::LoraName => event.lora_name = reader.str().ok()?,
             Field::SpecKind => event.spec_kind = read_name(reader, limits.name_bytes)?,
@@ -415,6 +434,10 @@ impl<'a, 'p> Batch<'a, 'p> {
                 event.shared = name.eq_ignore_ascii_case(REMOTE);
                 // Python folds case beyond ASCII, too.
                 return name.is_ascii().then_some(());
+            }
+            Field::Ownership => {
+                event.is_owned = true;
+                return self.skip();
             }
             Field::Origin => {
                 let name = reader.str().ok()?;
@@ -568,9 +591,9 @@ impl<'a, 'p> Batch<'a, 'p> {
 
     /// What the event is marked as.
     fn roots_of(&self, event: &Event<'a>) -> Roots {
-        let is_told = (event.parent.is_none() || self.packer.all_chains)
+        let is_root = event.parent.is_none() && event.medium == GPU;
+        let is_told = (is_root || self.packer.all_chains)
             && !self.tokens.is_empty()
-            && event.medium == GPU
             && !event.shared
             && !event.has_origin
             && forms_prefix(event.spec_kind);
@@ -653,6 +676,31 @@ fn medium(name: &str) -> Option<(&'static str, u32)> {
         "EXTERNAL" => (DISK, 1 << 6),
         _ => return None,
     })
+}
+
+/// See `bridge.wire.fields.stored_bits`.
+fn stored(event: &Event, has_tokens: bool) -> u32 {
+    match event.medium {
+        DISK if event.is_owned => OWNED_ON_DISK,
+        DISK => DISK_STORED,
+        CPU if has_tokens && event.is_owned => OWNED_ON_CPU,
+        CPU if has_tokens && event.is_lower => LOWER_DESCRIBED,
+        CPU if has_tokens => DESCRIBED,
+        _ => 0,
+    }
+}
+
+/// See `bridge.wire.fields.taken_back_bits`.
+fn taken_back(event: &Event) -> u32 {
+    let shared = if event.shared { SHARED_TAKEN_BACK } else { 0 };
+    match event.medium {
+        DISK if event.is_owned => OWNED_ON_DISK_TAKEN_BACK,
+        DISK => shared | event.media << DISK_TAKEN_BACK_SHIFT,
+        CPU if event.is_owned => OWNED_ON_CPU_TAKEN_BACK,
+        CPU if event.is_lower => shared | LOWER_TAKEN_BACK,
+        CPU => shared | TAKEN_BACK,
+        _ => 0,
+    }
 }
 
 /// Of `schemas/events.py`.

@@ -14,6 +14,7 @@ pub enum Field {
     Group,
     SpecKind,
     Locality,
+    Ownership,
     Origin,
     CacheSalt,
     Metadata,
@@ -40,14 +41,13 @@ impl Field {
             "group_idx" => Self::Group,
             "kv_cache_spec_kind" => Self::SpecKind,
             "locality" => Self::Locality,
+            "ownership" => Self::Ownership,
             "origin" => Self::Origin,
             "cache_salt" => Self::CacheSalt,
             "metadata" => Self::Metadata,
-            "kv_cache_spec_sliding_window"
-            | "ownership"
-            | "session_id"
-            | "reason"
-            | "component_types" => Self::Ignored,
+            "kv_cache_spec_sliding_window" | "session_id" | "reason" | "component_types" => {
+                Self::Ignored
+            }
             "mm_keys" | "block_mm_infos" | "lookahead_token_ids" => Self::Unusual,
             "remaining_copy_counts" => Self::CopyCounts,
             _ => return None,
@@ -116,8 +116,14 @@ impl Layout {
                 field = Field::Ignored; // a key says which block it is
             }
             let is_of_all = matches!(field, Field::Hashes | Field::Ignored | Field::Unusual);
-            let is_of_removed =
-                matches!(field, Field::Medium | Field::Group | Field::Locality | Field::CopyCounts);
+            let is_of_removed = matches!(
+                field,
+                Field::Medium
+                    | Field::Group
+                    | Field::Locality
+                    | Field::Ownership
+                    | Field::CopyCounts
+            );
             let is_known = match kind {
                 Kind::Stored => true,
                 Kind::Removed => is_of_all || is_of_removed,

@@ -119,6 +119,8 @@ struct Piece<'a> {
     kind: Kind,
     hashes: &'a [[u8; 8]],
     is_placeholder: bool,
+    /// What it hangs on, where that may have been removed before.
+    parent: Option<[u8; 8]>,
     group: i128,
 }
 
@@ -130,6 +132,8 @@ struct Event<'a> {
     tokens: &'a [u8],
     token_hashes: &'a [[u8; 8]],
     parent: Option<&'a [u8]>,
+    /// Whether it is on another tier than the GPU of its publisher.
+    is_elsewhere: bool,
     block_size: i128,
     group: i128,
     by_hash: bool,
@@ -152,6 +156,7 @@ impl<'a> Event<'a> {
             tokens: &[],
             token_hashes: &[],
             parent: None,
+            is_elsewhere: false,
             block_size: 0,
             group: 0,
             by_hash: false,
@@ -174,6 +179,8 @@ impl<'a> Event<'a> {
                 b"by_hash" => event.by_hash = reader.bool()?,
                 b"left_out" => event.is_left_out = !reader.str_bytes()?.is_empty(),
                 b"aliases" => event.has_aliases = !reader.bin()?.is_empty(),
+                b"medium" => event.is_elsewhere |= reader.str_bytes()? != b"GPU",
+                b"shared" => event.is_elsewhere |= reader.bool()?,
                 b"block_size" => event.block_size = reader.int()?,
                 b"type" => event.kind = kind_of(reader.str_bytes()?),
                 _ => reader.skip()?,
@@ -208,7 +215,19 @@ impl<'a> Event<'a> {
             && !self.has_aliases
             && !self.is_left_out;
         let is_placeholder = kind == Kind::Stored && is_unnamed;
-        Piece { encoded, source, first, kind, hashes, is_placeholder, group: self.group }
+        let parent = (kind == Kind::Stored && self.is_elsewhere && !is_placeholder)
+            .then(|| self.parent_of(first))
+            .flatten();
+        Piece { encoded, source, first, kind, hashes, is_placeholder, parent, group: self.group }
+    }
+
+    /// What the block of this number hangs on.
+    fn parent_of(&self, first: usize) -> Option<[u8; 8]> {
+        if first > 0 {
+            return self.hashes.get(first - 1).copied();
+        }
+        let number = Reader::new(self.parent?).int().ok()?;
+        u64::try_from(number).ok().map(u64::to_le_bytes)
     }
 
     /// Whether it says of each of its blocks what it says, whatever becomes of the others.
@@ -335,7 +354,7 @@ fn read_keys<'a>(reader: &mut Reader<'a>) -> Result<Vec<&'a [u8]>> {
 
 /// Whether each piece has to be in one part with the one before it; empty where none has.
 fn joined(pieces: &[Piece]) -> Vec<bool> {
-    if !pieces.iter().any(|piece| piece.is_placeholder) {
+    if !pieces.iter().any(|piece| piece.is_placeholder || piece.parent.is_some()) {
         return Vec::new();
     }
     let removals = pieces.iter().filter(|piece| piece.kind == Kind::Removed);
@@ -346,8 +365,9 @@ fn joined(pieces: &[Piece]) -> Vec<bool> {
             for hash in piece.hashes {
                 removed_at.entry((piece.group, *hash)).or_insert(at);
             }
-        } else if piece.is_placeholder {
-            for hash in piece.hashes {
+        } else {
+            let named = if piece.is_placeholder { piece.hashes } else { piece.parent.as_slice() };
+            for hash in named {
                 if let Some(&since) = removed_at.get(&(piece.group, *hash)) {
                     spans[since + 1] += 1;
                     spans[at + 1] -= 1;

@@ -123,6 +123,16 @@ def test_and_whether_it_reuses_a_part_of_a_block() -> None:
     assert envelope == ErrorEnvelope(error, "invalid_value", "kv_partial_reuse")
 
 
+def test_and_what_its_events_do_not_tell_of_groups_and_adapters() -> None:
+    for name in ("", "one", "several"):
+        assert read_json(kv_cache_groups=name).kv_cache_groups == name
+    for name in ("", "none"):
+        assert read_json(lora_reload=name).lora_reload == name
+    for field, names in (("kv_cache_groups", "one or several"), ("lora_reload", "none")):
+        envelope = refusal({**FULL, field: "all"}, Wire.JSON)
+        assert envelope == ErrorEnvelope(f"{field} must be {names}", "invalid_value", field)
+
+
 def read_json(**more: object) -> Registration:
     return read_registration(encode({**FULL, **more}, Wire.JSON), Wire.JSON, KINDS)
 
@@ -504,6 +514,8 @@ def test_an_engine_without_events_has_no_endpoint() -> None:
         ("kv_cache_report_mode", "full"),
         ("kv_offloading", "none"),
         ("kv_partial_reuse", "none"),
+        ("kv_cache_groups", "one"),
+        ("lora_reload", "none"),
     ],
 )
 def test_an_engine_without_events_says_nothing_of_them(name: str, value: str) -> None:

@@ -3,7 +3,7 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.errors import RowCorruptError, RowVersionError
 from schemas.identities import OBJECTS_WAIT, ModelContext, PublisherKey
 from schemas.positions import Heartbeat, PublisherState
@@ -16,7 +16,12 @@ from streams.table.rows import contexts
 from streams.table.rows import format as rows
 from streams.table.rows.reader import RowReader
 from streams.table.rows.source import GatheredRows, SkippedRow
-from streams.table.scope_states import ConfirmationSource
+from streams.table.scope_states import (
+    ConfirmationSource,
+    Contradiction,
+    Contradictions,
+    common_scope,
+)
 from tests.building import (
     SCOPE,
     STREAM,
@@ -33,10 +38,15 @@ from tests.building import (
 from tests.fakes import FlushingWorker
 
 
+def is_degraded(reader: RowReader) -> bool:
+    """As an answer from these rows says."""
+    return reader.states.is_degraded(SCOPE) or reader.is_damaged(SCOPE)
+
+
 def test_a_partition_that_has_no_rows_covers_nothing(any_fold: Callable[[], Fold]) -> None:
     follower = RowReader(any_fold().kernel)
     follower.caught_up(3)
-    assert [str(position) for position in follower.positions()] == ["3:-1"]
+    assert follower.covered(3) == -1
 
 
 def test_a_covered_row_alone_moves_the_position(any_fold: Callable[[], Fold]) -> None:
@@ -86,7 +96,7 @@ def test_a_row_that_cannot_be_used_is_passed_over_or_raised_as_asked(
     reader.caught_up(0)
     assert reader.counters[reason] == 1
     assert [one.reason for one in reader.take_skipped()] == [reason]
-    assert reader.is_degraded(SCOPE)
+    assert is_degraded(reader)
     with pytest.raises(error):
         strict.caught_up(0)
 
@@ -110,7 +120,7 @@ def test_a_row_at_a_place_that_is_never_written_costs_itself_alone(
     assert reader.covered(0) == 0
     assert [view.entries for view in reader.kernel.contexts()] == [1]
     assert [one.key for one in reader.take_skipped()] == [strange]
-    assert reader.is_degraded(SCOPE)
+    assert is_degraded(reader)
 
 
 def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_away(
@@ -133,7 +143,7 @@ def test_an_empty_generation_empties_a_context_whose_last_delta_was_compacted_aw
             reader.put(0, rows.mark_key(view.context), mark)
         reader.put(0, key, value)
     assert not sum(one.entries for one in reader.kernel.contexts())
-    assert not reader.is_degraded(SCOPE)
+    assert not is_degraded(reader)
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["a new context", "a context with rows"])
@@ -165,7 +175,7 @@ def test_a_generation_is_loaded_where_the_deltas_before_it_were_compacted_away(
     reader.put(0, rows.COVERED_KEY, rows.encode_row(rows.RowKind.DELTA, at, b"t"))
     (found,), (held,) = reader.kernel.contexts(), worker.fold.kernel.contexts()
     assert found.digest == held.digest
-    assert not reader.is_degraded(SCOPE)
+    assert not is_degraded(reader)
 
 
 # Rows of no context, one by one
@@ -318,7 +328,7 @@ def test_a_ledger_that_cannot_be_read_is_counted_and_degrades_nothing(reader: Ro
     put(reader, fact(key, ["no", "ledger"]), covered(0))
     assert reader.ledgers == {ME: KNOWN}
     assert reader.take_skipped() == [SkippedRow(0, key, "corrupt_rows")]
-    assert not reader.is_degraded(SCOPE)
+    assert not is_degraded(reader)
 
 
 def test_a_registration_under_another_publishers_key_is_skipped(reader: RowReader) -> None:
@@ -330,7 +340,7 @@ def test_a_registration_under_another_publishers_key_is_skipped(reader: RowReade
 
 def test_a_degraded_publisher_degrades_its_scope_and_damages_nothing(reader: RowReader) -> None:
     put(reader, state(degraded=True), covered(0))
-    assert (reader.is_degraded(SCOPE), reader.is_damaged(SCOPE)) == (True, False)
+    assert (is_degraded(reader), reader.is_damaged(SCOPE)) == (True, False)
 
 
 def test_a_tombstone_takes_back_what_was_only_gathered() -> None:
@@ -339,6 +349,36 @@ def test_a_tombstone_takes_back_what_was_only_gathered() -> None:
     put(reader, *((key, None) for key, _ in ALL_KINDS), covered(0))
     reader.caught_up(0)
     assert is_empty(reader)
+
+
+@pytest.mark.parametrize("place", range(len(ALL_KINDS)))
+@pytest.mark.parametrize("is_removed", [True, False])
+def test_what_was_read_of_the_next_flush_takes_nothing_back_that_counts(
+    place: int, is_removed: bool
+) -> None:
+    key, _ = ALL_KINDS[place]
+    later = None if is_removed else rows.encode_row(rows.RowKind.DELTA, 1, b"")
+    reader, whole = (RowReader(open_kernel(1337, name="reference")) for _ in range(2))
+    for one in (reader, whole):
+        put(one, *ALL_KINDS, covered(0))
+    put(reader, (key, later))
+    for one in (reader, whole):
+        one.caught_up(0)
+    assert is_as(reader, whole)
+    put(whole, (key, later))
+    for one in (reader, whole):
+        put(one, (STATE_KEY, None), (registered()[0], None), covered(1))
+    assert is_as(reader, whole)
+    assert not reader.publishers
+
+
+def is_as(one: RowReader, other: RowReader) -> bool:
+    return (
+        (one.publishers, one.registrations, one.ledgers)
+        == (other.publishers, other.registrations, other.ledgers)
+        and (one.bridges(0), one.unproven(0)) == (other.bridges(0), other.unproven(0))
+        and one.kernel.contexts() == other.kernel.contexts()
+    )
 
 
 def test_until_the_last_step_of_loading_nothing_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +451,7 @@ def test_a_store_is_loaded_as_the_first_partition() -> None:
         source.put(*one)
     reader = RowReader(open_kernel(1337, name="reference"))
     reader.load(source)
-    assert [str(position) for position in reader.positions()] == ["0:4"]
+    assert reader.covered(0) == 4
     assert (list(reader.publishers), list(reader.bridges(0))) == ([ME], ["one"])
     put(reader, covered(5))
     assert reader.covered(0) == 5
@@ -428,7 +468,7 @@ def test_a_store_without_a_covered_row_that_can_be_read_damages_the_first_partit
 def test_an_object_of_a_pool_waits_where_it_does_at_all_of_its_members(
     any_fold: Callable[[], Fold],
 ) -> None:
-    pool = registration("pool", kind="Mooncake")
+    pool = msgspec.structs.replace(registration("pool", kind="Mooncake"), kv_offloading="native")
     members = [
         msgspec.structs.replace(pool, instance_id=f"pool#{number}", pool="pool")
         for number in range(2)
@@ -474,3 +514,28 @@ def test_an_object_of_a_pool_waits_where_it_does_at_all_of_its_members(
         flush(number, unregistered_record(member))
     assert not reader._pools
     assert not reader._pool_of
+
+
+def test_a_pool_is_known_as_one_to_the_states_of_a_fold_and_of_its_rows(
+    any_fold: Callable[[], Fold],
+) -> None:
+    pool, engine = registration("pool", kind="Mooncake", port=2), registration("a")
+    worker, reader, restored = FlushingWorker(any_fold(), table=b"t"), any_fold(), any_fold()
+    rows_read = RowReader(reader.kernel)
+    for key, value in worker.flush(
+        registered_record(pool),
+        registered_record(engine),
+        heartbeat_record("b", 1.0, [report(pool), report(engine)]),
+    ):
+        rows_read.put(0, key, value)
+    rows_read.caught_up(0)
+    fold = worker.fold
+    restored.restore(fold.offset, fold.publishers, fold.registrations)
+    found = Contradictions(
+        {engine.publisher: Contradiction(9.0, is_below_gpu=True)}, frozenset([common_scope(SCOPE)])
+    )
+    fresh = {ConfirmationSource(0, "b"): 100.0}
+    for states in (fold.states, rows_read.states, restored.states):
+        said = [states.standing(one.publisher, fresh, 0.0, found) for one in (pool, engine)]
+        assert [one.reason for one in said] == [Doubt.OUTCOMES_DIFFER, ""]
+        assert states.verdict(SCOPE, fresh, 0.0, found).state is AnswerState.UNCONFIRMED
