@@ -247,18 +247,21 @@ def test_explain_names_the_record_and_its_partition(
     until(lambda: load.published() > 400, what="the engines publish", timeout_s=120)
     load.stop()
     query = {"model": "m", "block_size": 16, "token_ids": load.prompt(7)}
-    until(
-        lambda: past.keeper.metric("reprise_history_behind_records") == 0,
-        what="the keeper has all",
-        timeout_s=60,
-    )
     for engine in load.engines:
         asked = query | {"instance_id": engine.instance_id}
+        held = engine.cache.longest_held(load.prompt(7))
+        # Nothing in the keeper knows of what is still on its way from an engine's socket.
+        until(
+            lambda asked=asked, held=held: (  # type: ignore[misc]
+                past.keeper.post("/explain", asked).get("longest_matched") == held
+            ),
+            what=f"the keeper has what {engine.instance_id} sent last, seed {seed}",
+            timeout_s=60,
+        )
         (tmp_path / "query.json").write_text(json.dumps(asked))
         command = [sys.executable, "-m", "reprise", "get", "--url", past.keeper.base_url]
         command += ["/explain", "--body", str(tmp_path / "query.json"), "--json"]
         ran = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-        held = engine.cache.longest_held(load.prompt(7))
         told = json.loads(ran.stdout)
         assert told["instance_id"] == engine.instance_id
         assert (told["longest_matched"], told["prompt_tokens"]) == (
