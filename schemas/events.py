@@ -10,7 +10,7 @@ That a publisher restarted, or that batches were lost, is not an event but a rec
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -224,3 +224,10 @@ def extra_key(keys: list[object]) -> bytes:
     salt uses.
     """
     return _encoder.encode(keys) if keys else b""
+
+
+def without_adapter(row: Sequence[object] | None, lora_name: str) -> list[object]:
+    """The keys of a block as `extra_key` takes them, of a row as engines write it: the adapter's
+    name stands first where they hash one.
+    """
+    return list(row[1:] if row and lora_name and row[0] == lora_name else row or ())

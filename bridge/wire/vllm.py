@@ -53,7 +53,13 @@ from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
-from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
+from schemas.events import (
+    BlockEvent,
+    RemovedBlocks,
+    StoredBlocks,
+    extra_key,
+    without_adapter,
+)
 from schemas.identities import Medium
 from schemas.limits import HOLD_COUNT_MAX
 from schemas.registration import VLLM, Registration
@@ -249,16 +255,10 @@ def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
         return ()
     try:
         rows = _extra_keys.decode(encoded) or []
-        keys = tuple(_row_key(row, lora_name) for row in rows)
+        keys = tuple(extra_key(without_adapter(row, lora_name)) for row in rows)
     except (ValueError, TypeError, RecursionError) as error:
         raise EventError(DropReason.BAD_EXTRA_KEYS, str(error)) from error
     return keys if any(keys) else ()
-
-
-def _row_key(row: list[object] | None, lora_name: str) -> bytes:
-    if not row:
-        return b""
-    return extra_key(row[1:] if lora_name and row[0] == lora_name else row)
 
 
 _FORMS: Final = forms_of(

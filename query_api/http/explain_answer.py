@@ -1,6 +1,8 @@
 """`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
 
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from typing import Final
 
 from starlette.requests import Request
@@ -14,13 +16,12 @@ from query_api.http.errors import RequestError, no_history, recovering
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
-from query_api.http.requests.queries import Query, missing, named_scope, read_prompt, url_query
+from query_api.http.requests.queries import Query, block_keys, missing, read_prompt, url_query
 from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
-from schemas.events import extra_key
 from streams.history.explain import Question
 from streams.kernel.interface import ReadOnlyKernel
 
@@ -48,15 +49,16 @@ def past_routes(
             raise no_history()
         if not view.ready:
             raise recovering(view.health().problem)
-        question = _question(query, view)
+        questions = _questions(query, view)
         moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
+        question = next(questions)
         explanation = await history.explain(moment, question)
-        if not explanation.is_known and _blocks(query, pairs=True):
-            # As plain blocks; of an engine with EAGLE they are others.
-            paired = _question(query, view, pairs=True)
-            other = await history.explain(moment, paired)
-            if other.is_known:
-                question, explanation = paired, other
+        if not explanation.is_known:
+            for another in questions:
+                other = await history.explain(moment, another)
+                if other.is_known:
+                    question, explanation = another, other
+                    break
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(
@@ -115,18 +117,23 @@ async def _read(
     return read_prompt(kernel, found.body, wire, access), found.header
 
 
-def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
+def _questions(query: Query, view: View) -> Iterator[Question]:
+    """About the prompt as plain blocks; of an engine with EAGLE they are others, and of one of
+    another release, where there are images.
+    """
     if not query.instance_id:
         raise missing("instance_id")
     if not _blocks(query):
         count = len(query.content) // 4
         text = f"Expected at least one whole block of `{query.block_size}` tokens, got {count}"
         raise RequestError("invalid_value", text, field="token_ids")
-    scope, salted = named_scope(view.kernel, query)
-    first_key = extra_key([query.cache_salt]) if salted else b""
-    prompt = (query.content, query.block_size, first_key, pairs)
-    is_cut = _blocks(query, pairs=pairs) < _blocks(query)
-    return Question(scope, partial(view.kernel.hash_blocks, *prompt), query.instance_id, is_cut)
+    scope, forms = block_keys(view.kernel, query)
+    for pairs, keys in product((False, True), forms):
+        if _blocks(query, pairs=pairs):
+            prompt = (query.content, query.block_size, keys, pairs)
+            hashes = partial(view.kernel.hash_blocks, *prompt)
+            is_cut = _blocks(query, pairs=pairs) < _blocks(query)
+            yield Question(scope, hashes, query.instance_id, is_cut)
 
 
 def _blocks(query: Query, *, pairs: bool = False) -> int:

@@ -221,7 +221,7 @@ class ReadOnlyKernel(Protocol):
         self,
         scope: PrefixScope,
         tokens: bytes,
-        first_key: bytes,
+        keys: Sequence[bytes],
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
@@ -231,7 +231,8 @@ class ReadOnlyKernel(Protocol):
             scope: where to look.
             tokens: (n,) u32 LE; a trailing partial block does not count, nor a last block of pairs
                 without the token behind it (`schemas.events.paired_key`).
-            first_key: `schemas.events.extra_key` of the first block, b"" for none.
+            keys: `schemas.events.extra_key` of the prompt's first blocks, b"" for none; the others
+                have none.
             instance_id: only this instance, or None for all.
 
         Cost: O(blocks matched + holders that end), at about the speed of hashing the tokens.
@@ -286,7 +287,7 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def hash_blocks(
-        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+        self, tokens: bytes, block_size: int, keys: Sequence[bytes], pairs: bool, /
     ) -> bytes:
         """`streams.kernel.hashing.prefix_hashes`, (n,) u64 LE, with the kernel's seed, and without
         the interpreter's lock where the prompt is long. Whatever is held. Cost O(tokens).
@@ -325,7 +326,7 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def prefix_hashes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], most: int, /
     ) -> bytes:
         """The prefix hashes of a prompt's first blocks, at most so many; (n,) u64 LE. See `query`.
         Of blocks of pairs where the first one is held as such, and not as a plain one. Cost

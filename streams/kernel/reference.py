@@ -1153,26 +1153,26 @@ class ReferenceKernel:
         self,
         scope: PrefixScope,
         tokens: bytes,
-        first_key: bytes,
+        keys: Sequence[bytes],
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
-        matches = self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
-        if not self._has_pairs(scope, tokens, first_key):
+        matches = self._match(scope, self._prefixes(scope, tokens, keys), instance_id)
+        if not self._has_pairs(scope, tokens, keys):
             return matches
-        paired = self._prefixes(scope, tokens, first_key, pairs=True)
+        paired = self._prefixes(scope, tokens, keys, pairs=True)
         return list(map(further, matches, self._match(scope, paired, instance_id)))
 
     def _prefixes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, *, pairs: bool = False
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], *, pairs: bool = False
     ) -> Iterator[int]:
         size = PrefixScope(*scope).block_size
-        return prefix_hashes(tokens, size, seed=self.seed, first_key=first_key, pairs=pairs)
+        return prefix_hashes(tokens, size, seed=self.seed, keys=keys, pairs=pairs)
 
-    def _has_pairs(self, scope: PrefixScope, tokens: bytes, first_key: bytes) -> bool:
+    def _has_pairs(self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes]) -> bool:
         """Whether somebody holds the prompt's first block as one of pairs."""
         known = self._scopes.get(PrefixScope(*scope))
-        first = next(self._prefixes(scope, tokens, first_key, pairs=True), None)
+        first = next(self._prefixes(scope, tokens, keys, pairs=True), None)
         return known is not None and first in known.blocks
 
     @_locked
@@ -1267,19 +1267,19 @@ class ReferenceKernel:
 
     @_locked
     def prefix_hashes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], most: int, /
     ) -> bytes:
         known = self._scopes.get(PrefixScope(*scope))
-        first = next(self._prefixes(scope, tokens, first_key), None)
+        first = next(self._prefixes(scope, tokens, keys), None)
         is_plain = known is not None and first in known.blocks
-        pairs = not is_plain and self._has_pairs(scope, tokens, first_key)
-        hashes = self._prefixes(scope, tokens, first_key, pairs=pairs)
+        pairs = not is_plain and self._has_pairs(scope, tokens, keys)
+        hashes = self._prefixes(scope, tokens, keys, pairs=pairs)
         return _packed(islice(hashes, most))
 
     def hash_blocks(
-        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+        self, tokens: bytes, block_size: int, keys: Sequence[bytes], pairs: bool, /
     ) -> bytes:
-        hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key, pairs=pairs)
+        hashes = prefix_hashes(tokens, block_size, seed=self.seed, keys=keys, pairs=pairs)
         return _packed(hashes)
 
     def chain_hashes(self, token_hashes: bytes, /) -> bytes:

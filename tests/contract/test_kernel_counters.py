@@ -271,7 +271,7 @@ def test_counters_stay_with_the_process(kernel: Kernel) -> None:
     kernel.take_changes()
     before = kernel.counters()
     kernel.load(context_of("", "a"), Change(1, 2, 0, 0, Op.SET, 1).encode())
-    kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert kernel.counters() == before
     # What was folded before is skipped, and not counted again.
     kernel.apply(opened(kernel), encode_events([stored(), removed()]), 1)

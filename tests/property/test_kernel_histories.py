@@ -394,9 +394,11 @@ class History:
         prompt = list(self.random.choice(self.prompts)) + [3] * self.chance(4)
         lora_name = self.random.choice(LORA_NAMES)
         keys = self.keys(prompt, lora_name, has_own=self.chance(2))
-        tokens, first_key = tokens_of(prompt), self.random.choice((b"", b"k"))
+        tokens = tokens_of(prompt)
+        block_keys = self.random.choice(((), (b"k",), (b"", b"k"), (b"ke",) * len(prompt)))
         named = u64s([key ^ NAMED for key in keys])
-        hashes = list(prefix_hashes(tokens, BLOCK_SIZE, seed=self.bounds.seed, first_key=first_key))
+        seed = self.bounds.seed
+        hashes = list(prefix_hashes(tokens, BLOCK_SIZE, seed=seed, keys=block_keys))
         scope = scope_of(lora_name)
         waits = waiting_scope(scope)
         assert waits is not None
@@ -408,7 +410,7 @@ class History:
                 kernel.without_adapter(scope),
                 *(
                     (
-                        kernel.query(scope, tokens + b"\0" * 7, first_key, instance),
+                        kernel.query(scope, tokens + b"\0" * 7, block_keys, instance),
                         kernel.query_by_hash(scope, named, instance),
                         kernel.query_by_hash(scope, u64s(hashes), instance),
                     )

@@ -21,6 +21,7 @@ use prefix_index::write::{UnknownPublisher, WriteTurn};
 use prefix_index::{changes, engine_hashes, views, walk};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::audits::AuditQueue;
@@ -357,17 +358,18 @@ impl Kernel {
         Ok(ContextDump { kernel: slf.unbind(), dump: Mutex::new(dump) })
     }
 
-    #[pyo3(signature = (scope, tokens, first_key, instance_id, /))]
+    #[pyo3(signature = (scope, tokens, keys, instance_id, /))]
     fn query<'py>(
         &self,
         scope: &Bound<'py, PyAny>,
         tokens: &Bound<'py, PyAny>,
-        first_key: &Bound<'py, PyAny>,
+        keys: Vec<PyBackedBytes>,
         instance_id: Option<&str>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
+        let tokens = bytes_of(tokens)?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let is_long = tokens.as_bytes().len() > DETACHED_TOKEN_BYTES;
-        let prompt = Prompt::Tokens(tokens.as_bytes(), first_key.as_bytes());
+        let prompt = Prompt::Tokens(tokens.as_bytes(), &keys);
         self.matches(scope, &prompt, instance_id, is_long)
     }
 
@@ -437,13 +439,13 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (tokens, block_size, first_key, pairs, /))]
+    #[pyo3(signature = (tokens, block_size, keys, pairs, /))]
     fn hash_blocks<'py>(
         &self,
         py: Python<'py>,
         tokens: &[u8],
         block_size: usize,
-        first_key: &[u8],
+        keys: Vec<PyBackedBytes>,
         pairs: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         if block_size == 0 {
@@ -451,8 +453,9 @@ impl Kernel {
         }
         let block_size = block_size.min(tokens.len() + 1); // longer: no block, and no overflow
         let is_long = tokens.len() > DETACHED_TOKEN_BYTES;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let hashes = detached_if(is_long, py, || {
-            walk::block_hashes(&self.core.hasher, tokens, first_key, block_size, pairs)
+            walk::block_hashes(&self.core.hasher, tokens, &keys, block_size, pairs)
         });
         Ok(PyBytes::new(py, &hashes))
     }
@@ -538,16 +541,17 @@ impl Kernel {
         let _ = self.core.audit.set(queue.0.clone()); // the first one stays
     }
 
-    #[pyo3(signature = (scope, tokens, first_key, most, /))]
+    #[pyo3(signature = (scope, tokens, keys, most, /))]
     fn prefix_hashes<'py>(
         &self,
         scope: &Bound<'py, PyAny>,
         tokens: &Bound<'py, PyAny>,
-        first_key: &Bound<'py, PyAny>,
+        keys: Vec<PyBackedBytes>,
         most: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
-        let prompt = (tokens.as_bytes(), first_key.as_bytes());
+        let tokens = bytes_of(tokens)?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let prompt = (tokens.as_bytes(), &keys[..]);
         let packed = with_scope(scope, |key| {
             let block_size = key.block_size as usize;
             if block_size == 0 {

@@ -97,7 +97,7 @@ class Index:
     ) -> InstanceMatch:
         encoded = b"".join(token.to_bytes(4, "little") for token in tokens)
         scope = PrefixScope("default", "m", lora, BLOCK, "")
-        matches = self.kernel.query(scope, encoded, extra_key(list(keys)), None)
+        matches = self.kernel.query(scope, encoded, (extra_key(list(keys)),), None)
         return matches[0] if matches else InstanceMatch("", 0, 0, 0, 0, [])
 
     @property

@@ -55,7 +55,7 @@ class NoHistory:
 
 
 def hashes(*, key: bytes = b"", pairs: bool = False) -> bytes:
-    found = prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, first_key=key, pairs=pairs)
+    found = prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, keys=(key,), pairs=pairs)
     return u64s(list(found))
 
 
@@ -118,7 +118,7 @@ def test_answers_of_the_past_are_hashed_beside_the_loop(kernel: NotingKernel) ->
 
     answers = PastAnswers(NoTables([], lambda: kernel), positions_at=lambda seconds: ())
     asked = PastQuestion(
-        "t", "m", 4, prefixes=lambda: kernel.hash_blocks(pack_tokens(TOKENS), 4, b"", False)
+        "t", "m", 4, prefixes=lambda: kernel.hash_blocks(pack_tokens(TOKENS), 4, (), False)
     )
     with pytest.raises(PastError, match="it is"):
         asyncio.run(answers.view_as_of(AsOf(seconds=0.0), asked))

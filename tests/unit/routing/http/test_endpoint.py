@@ -107,7 +107,7 @@ def test_msgpack_and_hashes_say_the_same(service: Service) -> None:
     register(service, "a", blocks=1)
     register(service, "b", blocks=3)
     scope = PrefixScope("default", "m", "", 16, "")
-    hashes = service.table.kernel.prefix_hashes(scope, struct.pack("<64I", *TOKENS), b"", 4)
+    hashes = service.table.kernel.prefix_hashes(scope, struct.pack("<64I", *TOKENS), (), 4)
     body = {"model": "m", "block_size": 16, "block_hashes": hashes, "reserve": False}
     by_hash = msgspec.msgpack.decode(service.client.post_msgpack("/route", body).body)
     packed = {"model": "m", "block_size": 16, "token_ids": struct.pack("<64I", *TOKENS)}

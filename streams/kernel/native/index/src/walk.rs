@@ -28,10 +28,12 @@ pub struct RankDepths {
     pub depths: [u64; 4],
 }
 
+/// What besides tokens enters the hashes of a prompt's first blocks; that of all others is empty.
+pub type Keys<'a> = &'a [&'a [u8]];
+
 /// What the prefix hashes of a query are made from.
 pub enum Prompt<'a> {
-    /// Tokens, and the extra key of the first block.
-    Tokens(&'a [u8], &'a [u8]),
+    Tokens(&'a [u8], Keys<'a>),
     Hashes(&'a [[u8; 8]]),
 }
 
@@ -159,20 +161,20 @@ pub fn walk<'a>(
     let block_size = scope.key.block_size as usize;
     let mut is_mixed = false;
     match prompt {
-        Prompt::Tokens(tokens, first_key) => {
+        Prompt::Tokens(tokens, keys) => {
             let mut previous = None;
             let mut scratch = Vec::new();
             let blocks = tokens.chunks_exact(4 * block_size).enumerate();
             let prefixes = blocks.map(|(i, block)| {
-                let extra = if i == 0 { first_key } else { &[][..] };
+                let extra = keys.get(i).copied().unwrap_or_default();
                 let prefix = hasher.chain(previous, hasher.block(block, extra, &mut scratch));
                 previous = Some(prefix);
                 prefix
             });
             alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
-            let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+            let mut paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
             if is_held(scope, placement, paired.next()) {
-                let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+                let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
                 is_mixed = alive.walk_pairs(scope, placement, roster, paired, seen);
             }
         }
@@ -188,7 +190,7 @@ pub fn walk<'a>(
 struct PairedPrefixes<'a> {
     hasher: &'a PrefixHasher,
     tokens: &'a [u8],
-    first_key: &'a [u8],
+    keys: Keys<'a>,
     block_bytes: usize,
     at: usize,
     previous: Option<u64>,
@@ -199,11 +201,11 @@ impl<'a> PairedPrefixes<'a> {
     fn new(
         hasher: &'a PrefixHasher,
         tokens: &'a [u8],
-        first_key: &'a [u8],
+        keys: Keys<'a>,
         block_size: usize,
     ) -> Self {
         let (block_bytes, scratch) = (4 * block_size, Vec::new());
-        Self { hasher, tokens, first_key, block_bytes, at: 0, previous: None, scratch }
+        Self { hasher, tokens, keys, block_bytes, at: 0, previous: None, scratch }
     }
 }
 
@@ -213,7 +215,7 @@ impl Iterator for PairedPrefixes<'_> {
     fn next(&mut self) -> Option<u64> {
         let end = self.at + self.block_bytes;
         let next = self.tokens.get(end..end + 4)?;
-        let extra = if self.at == 0 { self.first_key } else { &[] };
+        let extra = self.keys.get(self.at / self.block_bytes).copied().unwrap_or_default();
         let tokens = &self.tokens[self.at..end];
         let local = self.hasher.block_of_pairs(tokens, extra, next, &mut self.scratch);
         let prefix = self.hasher.chain(self.previous, local);
@@ -233,10 +235,10 @@ pub fn has_pairs(
     scope: &Scope,
     placement: Placement,
     hasher: &PrefixHasher,
-    (tokens, first_key): (&[u8], &[u8]),
+    (tokens, keys): (&[u8], Keys),
 ) -> bool {
     let block_size = scope.key.block_size as usize;
-    is_held(scope, placement, PairedPrefixes::new(hasher, tokens, first_key, block_size).next())
+    is_held(scope, placement, PairedPrefixes::new(hasher, tokens, keys, block_size).next())
 }
 
 /// By which of its hashes a prompt is held: those of blocks of pairs where its first block is one,
@@ -245,20 +247,20 @@ pub fn prompt_hashes(
     scope: Option<&Scope>,
     placement: Placement,
     hasher: &PrefixHasher,
-    (tokens, first_key): (&[u8], &[u8]),
+    (tokens, keys): (&[u8], Keys),
     block_size: usize,
     most: usize,
 ) -> Vec<u8> {
-    let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let mut paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     let has_pairs = scope.is_some_and(|scope| {
-        let first = prefix_hashes(hasher, tokens, first_key, block_size, 1);
+        let first = prefix_hashes(hasher, tokens, keys, block_size, 1);
         let first = first.first_chunk().map(|first| u64::from_le_bytes(*first));
         is_held(scope, placement, paired.next()) && !is_held(scope, placement, first)
     });
     if !has_pairs {
-        return prefix_hashes(hasher, tokens, first_key, block_size, most);
+        return prefix_hashes(hasher, tokens, keys, block_size, most);
     }
-    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     paired.take(most).flat_map(u64::to_le_bytes).collect()
 }
 
@@ -267,7 +269,7 @@ pub fn prompt_hashes(
 pub fn prefix_hashes(
     hasher: &PrefixHasher,
     tokens: &[u8],
-    first_key: &[u8],
+    keys: Keys,
     block_size: usize,
     most: usize,
 ) -> Vec<u8> {
@@ -275,7 +277,7 @@ pub fn prefix_hashes(
     let mut previous = None;
     let mut scratch = Vec::new();
     for (i, block) in tokens.chunks_exact(4 * block_size).take(most).enumerate() {
-        let extra = if i == 0 { first_key } else { &[][..] };
+        let extra = keys.get(i).copied().unwrap_or_default();
         let prefix = hasher.chain(previous, hasher.block(block, extra, &mut scratch));
         hashes.extend_from_slice(&prefix.to_le_bytes());
         previous = Some(prefix);
@@ -287,14 +289,14 @@ pub fn prefix_hashes(
 pub fn block_hashes(
     hasher: &PrefixHasher,
     tokens: &[u8],
-    first_key: &[u8],
+    keys: Keys,
     block_size: usize,
     pairs: bool,
 ) -> Vec<u8> {
     if !pairs {
-        return prefix_hashes(hasher, tokens, first_key, block_size, usize::MAX);
+        return prefix_hashes(hasher, tokens, keys, block_size, usize::MAX);
     }
-    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     paired.flat_map(u64::to_le_bytes).collect()
 }
 

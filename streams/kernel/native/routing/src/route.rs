@@ -205,7 +205,8 @@ fn look_up<'a>(asked: &Asked<'a>, roster: &Roster, core: &Core) -> Option<Prefix
         }
     }
     let known = find(&scope).filter(|scope| !scope.roster.is_empty())?;
-    let prompt = (&asked.tokens[..], &first_key[..]);
+    let keys = [&first_key[..]];
+    let prompt = (&asked.tokens[..], &keys[..]);
     if walk::has_pairs(known, index.placement, &core.hasher, prompt) {
         return None;
     }

@@ -1,0 +1,81 @@
+"""Images and the like in a prompt, and the keys that engines give to the blocks of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta
+
+from schemas.limits import NAME_BYTES_MAX
+
+Place = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class MediaItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One image, or the like.
+
+    Attributes:
+        hash: what the engine calls its content: vLLM's `mm_hashes`.
+        offset: the first of its placeholder tokens in the prompt.
+        length: how many these are.
+        modality: as `image`; it enters no key.
+    """
+
+    hash: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
+    offset: Place
+    length: Annotated[Place, Meta(ge=1)]
+    modality: Annotated[str, Meta(max_length=NAME_BYTES_MAX)] = ""
+
+    @property
+    def end(self) -> int:
+        """The first token behind it."""
+        return self.offset + self.length
+
+
+def _placed(item: MediaItem, start: int) -> object:
+    """VLLM 0.19 to 0.33: its name, and where it begins in the block; below 0 where before that."""
+    return [item.hash, item.offset - start]
+
+
+def _named(item: MediaItem, start: int) -> object:
+    """VLLM 0.17 and 0.18: its name alone."""
+    return item.hash
+
+
+MEDIA_FORMS: Final[tuple[Callable[[MediaItem, int], object], ...]] = (_placed, _named)
+"""How releases write an item among the keys of a block that begins at a token; the newest first.
+
+Source: `_gen_mm_extra_hash_keys` of `vllm/v1/core/kv_cache_utils.py`, as its events have the keys.
+"""
+
+
+def media_rows(
+    items: Sequence[MediaItem],
+    blocks: int,
+    block_size: int,
+    form: Callable[[MediaItem, int], object],
+) -> list[list[object]]:
+    """The keys of each whole block, up to the last one that an item is in. Cost O(keys).
+
+    Args:
+        items: by place, none within another.
+        blocks: whole ones of the prompt.
+        block_size: tokens.
+        form: of `MEDIA_FORMS`.
+    """
+    rows: list[list[object]] = []
+    for item in items:
+        end = min(blocks, -(-item.end // block_size))
+        rows += [[] for _ in range(end - len(rows))]
+        for block in range(item.offset // block_size, end):
+            rows[block].append(form(item, block * block_size))
+    return rows
+
+
+def media_keys_bytes(items: Sequence[MediaItem], blocks: int, block_size: int) -> int:
+    """What `media_rows` take as keys, about, and no less. Cost O(items)."""
+    return sum(
+        max(min(blocks, -(-item.end // block_size)) - item.offset // block_size, 0)
+        * (len(item.hash.encode(errors="replace")) + 16)
+        for item in items
+    )
