@@ -9,6 +9,7 @@ from msgspec import Meta
 from schemas.limits import NAME_BYTES_MAX
 
 Place = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Length = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 
 
 class MediaItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +24,7 @@ class MediaItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     hash: Annotated[str, Meta(min_length=1, max_length=NAME_BYTES_MAX)]
     offset: Place
-    length: Annotated[Place, Meta(ge=1)]
+    length: Length
     modality: Annotated[str, Meta(max_length=NAME_BYTES_MAX)] = ""
 
     @property

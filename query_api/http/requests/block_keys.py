@@ -12,17 +12,16 @@ an engine are made into the same keys by the bridge.
 import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta
 
 from query_api.http.errors import RequestError, shown
 from query_api.http.requests.fields import got
 from query_api.http.wire import Field, Wire, malformed
 from schemas.events import extra_key, without_adapter
 from schemas.limits import BLOCK_SIZE_MAX, MIB, NAME_BYTES_MAX
-from schemas.media import MEDIA_FORMS, MediaItem, Place, media_keys_bytes, media_rows
+from schemas.media import MEDIA_FORMS, Length, MediaItem, Place, media_keys_bytes, media_rows
 
 EXTRA_KEYS_BYTES_MAX: Final = 4 * MIB  # of `extra_keys`, before they are objects: status="413"
 MEDIA_KEYS_BYTES_MAX: Final = 16 * MIB  # of the keys that media make of blocks: status="413"
@@ -37,7 +36,7 @@ Row = Sequence[object] | None
 
 class _Placeholder(msgspec.Struct, frozen=True):
     offset: Place
-    length: Annotated[Place, Meta(ge=1)]
+    length: Length
 
 
 class _Features(msgspec.Struct, frozen=True):
