@@ -33,6 +33,40 @@ class MediaItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.offset + self.length
 
 
+class Placeholder(msgspec.Struct, frozen=True):
+    """Where one is."""
+
+    offset: Place
+    length: Length
+
+
+class MediaFeatures(msgspec.Struct, frozen=True):
+    """Those of a prompt by vLLM's names, by modality. Tensors, and what a later release adds, are
+    passed over.
+    """
+
+    mm_hashes: dict[str, list[str]]
+    mm_placeholders: dict[str, list[Placeholder]]
+
+    def items(self) -> list[MediaItem]:
+        """In any order.
+
+        Raises:
+            ValueError: there are not as many hashes as places, or one that is none.
+        """
+        hashes, places = self.mm_hashes, self.mm_placeholders
+        counts = [{name: len(each) for name, each in one.items()} for one in (places, hashes)]
+        if counts[0] != counts[1]:
+            text = "as many mm_placeholders as mm_hashes of each modality"
+            raise ValueError(f"expected {text}, got {counts[0]} and {counts[1]}"[:200])
+        found = [
+            {"hash": name, "offset": place.offset, "length": place.length, "modality": modality}
+            for modality, names in hashes.items()
+            for name, place in zip(names, places[modality], strict=True)
+        ]
+        return msgspec.convert(found, list[MediaItem])
+
+
 def _placed(item: MediaItem, start: int) -> object:
     """VLLM 0.19 to 0.33: its name, and where it begins in the block; below 0 where before that."""
     return [item.hash, item.offset - start]

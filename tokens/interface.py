@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from schemas.media import MediaItem
 from tokens.prompt import NoTokens, NoTokensError, Prompt
 
 __all__ = (
@@ -36,11 +37,13 @@ class Tokens(NamedTuple):
         content: token ids, (n,) u32 little-endian, as a query of the index has them.
         source: who made them.
         reused: how many of them were kept from earlier prompts.
+        media: images and the like among them, where the engine says what it calls them.
     """
 
     content: bytes
     source: TokenSource
     reused: int = 0
+    media: Sequence[MediaItem] = ()
 
     @property
     def length(self) -> int:

@@ -35,7 +35,15 @@ from tokens.bounds import (
     RENDERING_S_MAX,
 )
 from tokens.engine_questions import EngineQuestions
-from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
+from tokens.engine_tokenizer import (
+    RENDER,
+    TOKENIZE,
+    question,
+    read_answer,
+    read_rendering,
+    render_question,
+    text_question,
+)
 from tokens.interface import Engine, Engines, Tokens, TokenSource
 from tokens.local_model import Difference, LocalModel, Standing, form_of
 from tokens.probes import PROBES
@@ -61,6 +69,7 @@ TOKENS_THREADS: Final = 2  # that make tokens of large prompts
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 MEDIA_AT_ONCE_MAX: Final = 8  # of these with images or the like, which an engine has to read
 MEDIA_PAUSE_S: Final = 30.0  # the same as PAUSE_S, of such questions alone
+RENDER_PAUSE_S: Final = 600.0  # in which /render is not asked that could not be used
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
 LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
@@ -71,6 +80,8 @@ COMPARING_MAX: Final = 4  # comparisons under way; a further one is left out
 PROBED_LOOK_S: Final = 2.0  # from one look for new engines to the next
 PROBED_AGAIN_S: Final = 600.0  # from one probe of an engine to the next
 PROBED_MAX: Final = 4096  # engines whose probe is remembered; the oldest goes
+
+_CLIENTS_FAULTS: Final = frozenset({400, 422})
 
 _Made = TypeVar("_Made")
 _Text = ChatPrompt | TextPrompt
@@ -120,7 +131,7 @@ class Tokenizer:
         self._asked = 0
         self._asked_of_media = 0
         self._turn = 0
-        # By base URL, and whether they are of media alone.
+        # By base URL, of /render with its path, and whether they are of media alone.
         self._pauses: OrderedDict[tuple[str, bool], float] = OrderedDict()
         self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
@@ -179,8 +190,7 @@ class Tokenizer:
             raise NoTokensError(NoTokens.TOO_LARGE, f"{text}, got more")
         model = self.models.get(prompt.model)
         if isinstance(prompt, ChatPrompt) and prompt.has_media:
-            content = await self._asked_about_media(prompt, tenant_id)
-            return Tokens(content, TokenSource.ENGINE)
+            return await self._asked_about_media(prompt, tenant_id)
         if model is not None:
             tokenizer = model.tokenizer_for(form_of(prompt))
             if tokenizer is not None:
@@ -264,7 +274,7 @@ class Tokenizer:
             now = self._clock.unix()
             self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
 
-    async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> bytes:
+    async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""
         engines = [
             one for one in self._engines.of_model(prompt.model, tenant_id) if one.kind != SGLANG
@@ -279,10 +289,36 @@ class Tokenizer:
             raise NoTokensError(NoTokens.BUSY, text)
         self._asked_of_media += 1
         try:
+            rendered = await self._rendered(engine, prompt)
+            if rendered is not None:
+                return rendered
             found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
         finally:
             self._asked_of_media -= 1
-        return cut_off(found, prompt.truncation)
+        return Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
+
+    async def _rendered(self, engine: Engine, prompt: ChatPrompt) -> Tokens | None:
+        """The tokens with what the engine calls the media among them; None where it does not say
+        so, and is asked for tokens alone. What a client has sent wrong ends no asking.
+        """
+        key = engine.url + RENDER, True
+        if prompt.truncation is not None or self._pauses.get(key, 0.0) > self._clock.monotonic():
+            return None
+        answer = None
+        try:
+            answer = await self._engines.post(
+                engine.url,
+                RENDER,
+                render_question(prompt),
+                wait_s=TOKENIZE_WAIT_S,
+                bytes_max=TOKENIZE_BYTES_MAX,
+            )
+            content, media = read_rendering(answer)
+        except RepriseError:
+            if answer is None or answer.status not in _CLIENTS_FAULTS:
+                self._pause(key, RENDER_PAUSE_S)
+            return None
+        return Tokens(content, TokenSource.ENGINE, media=media)
 
     def _awake(self, engines: Sequence[Engine], pause_s: float, *, has_media: bool) -> Engine:
         """One that is not silent; they take turns."""
@@ -298,6 +334,7 @@ class Tokenizer:
         self, engine: Engine, body: bytes, wait_s: float, *, has_media: bool = False
     ) -> bytes:
         """Raises NoTokensError: ENGINE_SILENT, ENGINE_REFUSES or BUSY."""
+        pause_s = MEDIA_PAUSE_S if has_media else PAUSE_S
         if self._asked >= ASKED_AT_ONCE_MAX:
             text = f"expected at most {ASKED_AT_ONCE_MAX} questions to engines at once: try again"
             raise NoTokensError(NoTokens.BUSY, text)
@@ -309,18 +346,16 @@ class Tokenizer:
             return read_answer(answer)
         except NoTokensError as error:
             if error.reason is NoTokens.ENGINE_SILENT:
-                self._pause(engine, has_media=has_media)
+                self._pause((engine.url, has_media), pause_s)
             raise
         except RepriseError as error:
-            self._pause(engine, has_media=has_media)
+            self._pause((engine.url, has_media), pause_s)
             text = f"the engine does not answer /tokenize: {cause_of(error)}"
             raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
         finally:
             self._asked -= 1
 
-    def _pause(self, engine: Engine, *, has_media: bool) -> None:
-        key = engine.url, has_media
-        pause_s = MEDIA_PAUSE_S if has_media else PAUSE_S
+    def _pause(self, key: tuple[str, bool], pause_s: float) -> None:
         self._pauses[key] = self._clock.monotonic() + pause_s
         self._pauses.move_to_end(key)
         while len(self._pauses) > PAUSES_MAX:

@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from query_api.http.errors import RequestError, shown
+from query_api.http.errors import RequestError
 from query_api.http.requests.fields import got
 from query_api.http.wire import Field, Wire, malformed
 from schemas.events import extra_key, without_adapter
-from schemas.limits import BLOCK_SIZE_MAX, MIB, NAME_BYTES_MAX
-from schemas.media import MEDIA_FORMS, Length, MediaItem, Place, media_keys_bytes, media_rows
+from schemas.limits import BLOCK_SIZE_MAX, MIB
+from schemas.media import MEDIA_FORMS, MediaFeatures, MediaItem, media_keys_bytes, media_rows
 
 EXTRA_KEYS_BYTES_MAX: Final = 4 * MIB  # of `extra_keys`, before they are objects: status="413"
 MEDIA_KEYS_BYTES_MAX: Final = 16 * MIB  # of the keys that media make of blocks: status="413"
@@ -34,18 +34,6 @@ KEY_FIELDS: Final = ("extra_keys", "features", "media")
 Row = Sequence[object] | None
 
 
-class _Placeholder(msgspec.Struct, frozen=True):
-    offset: Place
-    length: Length
-
-
-class _Features(msgspec.Struct, frozen=True):
-    """Tensors, and what a later release adds, are passed over."""
-
-    mm_hashes: dict[str, list[str]]
-    mm_placeholders: dict[str, list[_Placeholder]]
-
-
 class _Decoders(NamedTuple):
     rows: Any
     media: Any
@@ -56,7 +44,7 @@ _DECODERS: Final = {
     wire: _Decoders(
         module.Decoder(list[list[Any] | None] | None).decode,
         module.Decoder(list[MediaItem] | None).decode,
-        module.Decoder(_Features | None).decode,
+        module.Decoder(MediaFeatures | None).decode,
     )
     for wire, module in ((Wire.JSON, msgspec.json), (Wire.MSGPACK, msgspec.msgpack))
 }
@@ -175,25 +163,13 @@ def _read_items(field: Field, wire: Wire) -> list[MediaItem]:
     if field.name == "media":
         items: list[MediaItem] = _decoded(_DECODERS[wire].media, field, wire)
         return items
-    features: _Features = _decoded(_DECODERS[wire].features, field, wire)
-    counts = [
-        {modality: len(each) for modality, each in named.items()}
-        for named in (features.mm_hashes, features.mm_placeholders)
-    ]
-    if counts[0] != counts[1]:
-        message = "features must have as many mm_placeholders as mm_hashes of each modality"
-        more = f", got {shown(str(counts[1]))} and {shown(str(counts[0]))}"
-        raise RequestError("invalid_value", message, field=field.name, more=more)
-    found = [
-        {"hash": name, "offset": place.offset, "length": place.length}
-        for modality, names in features.mm_hashes.items()
-        for name, place in zip(names, features.mm_placeholders[modality], strict=True)
-    ]
+    features: MediaFeatures = _decoded(_DECODERS[wire].features, field, wire)
     try:
-        return msgspec.convert(found, list[MediaItem])
-    except msgspec.ValidationError as error:
-        message = f"features.mm_hashes must be hashes of 1 to {NAME_BYTES_MAX} characters"
-        raise RequestError("out_of_range", message, field=field.name) from error
+        return features.items()
+    except ValueError as error:
+        message = f"features must be {_RULES[field.name]}"
+        more = f", as many hashes as places: {error}"
+        raise RequestError("invalid_value", message, field=field.name, more=more) from error
 
 
 def _checked(items: list[MediaItem], name: str, tokens: int, block_size: int) -> list[MediaItem]:

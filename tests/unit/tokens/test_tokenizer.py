@@ -16,8 +16,10 @@ pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
+from schemas.media import MediaItem
 from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
+from tokens.engine_tokenizer import RENDER
 from tokens.interface import Engine, EngineAnswer, TokenSource
 from tokens.local_model import Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
@@ -60,6 +62,8 @@ class FakeEngines:
         self.engines = list(engines)
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], EngineAnswer] = self._right
+        self.rendered: list[dict[str, Any]] = []
+        self.rendering = no_rendering
         ticks = itertools.count()
         self._tokenizer = ModelTokenizer.read(path, lambda: float(next(ticks)))
 
@@ -69,8 +73,12 @@ class FakeEngines:
     async def post(
         self, base_url: str, path: str, body: bytes, *, wait_s: float, bytes_max: int
     ) -> EngineAnswer:
-        assert path == "/tokenize"
         asked = json.loads(body)
+        if path == RENDER:
+            self.rendered.append(asked)
+            await asyncio.sleep(0)
+            return self.rendering(asked)
+        assert path == "/tokenize"
         self.asked.append(asked)
         await asyncio.sleep(0)
         return self.answer(asked)
@@ -88,6 +96,31 @@ class FakeEngines:
 
 def tokens_answer(tokens: list[int]) -> EngineAnswer:
     return EngineAnswer(200, json.dumps({"tokens": tokens, "count": len(tokens)}).encode())
+
+
+def no_rendering(asked: dict[str, Any]) -> EngineAnswer:
+    """Of vLLM without `--enable-scale-out`."""
+    return EngineAnswer(403, b'{"error": {"message": "Scale-out endpoints are disabled."}}')
+
+
+def rendering(**changes: Any) -> Callable[[dict[str, Any]], EngineAnswer]:
+    """Of vLLM 0.33: what `GenerateRequest` of its released code has of a chat with an image."""
+    features = {
+        "mm_hashes": {"image": ["a3f1"]},
+        "mm_placeholders": {"image": [{"offset": 1, "length": 2}]},
+        "kwargs_data": None,
+        "mm_metadata": None,
+        **changes,
+    }
+    document = {
+        "request_id": "chatcmpl-1",
+        "token_ids": [5, 6, 6, 7],
+        "features": features,
+        "sampling_params": {"max_tokens": 16},
+        "model": "m",
+        "stream": False,
+    }
+    return lambda asked: EngineAnswer(200, json.dumps(document).encode())
 
 
 def wrong(asked: dict[str, Any]) -> EngineAnswer:
@@ -561,6 +594,60 @@ def test_media_have_no_tokens_where_no_engine_can_be_asked(
         world.run(world.tokens(PICTURE))
     assert refused.value.reason is NoTokens.MEDIA
     assert not world.engines.asked
+
+
+def test_an_engine_says_what_it_calls_images_and_where_they_are(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.rendering = rendering()
+    (found,) = world.run(world.tokens(PICTURE))
+    assert (found.content, found.source) == (array("I", [5, 6, 6, 7]).tobytes(), TokenSource.ENGINE)
+    assert found.media == [MediaItem("a3f1", 1, 2, "image")]
+    [asked] = world.engines.rendered
+    assert (asked["messages"], asked["mm_payload"]) == (PICTURE.messages, "none")
+    assert not world.engines.asked
+    world.engines.answer = wrong
+    (found,) = world.run(world.tokens(PICTURE._replace(truncation=Truncation(2, is_left=True))))
+    assert (found.length, found.media) == (2, ()), "places are those of the whole prompt"
+
+
+TENSORS = {"image": ["QUJD"]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        no_rendering,
+        rendering(kwargs_data=TENSORS),
+        rendering(mm_hashes={"image": []}),
+        rendering(mm_hashes={}, mm_placeholders={}),
+        lambda asked: EngineAnswer(200, b'[[{"role": "user"}], [{"prompt_token_ids": [1]}]]'),
+        lambda asked: EngineAnswer(404, b""),
+        silent,
+    ],
+)
+def test_an_engine_that_does_not_say_so_is_asked_for_tokens_alone(
+    path: Path, answer: Callable[[dict[str, Any]], EngineAnswer]
+) -> None:
+    world = World(path, ENGINE)
+    world.engines.rendering, world.engines.answer = answer, wrong
+
+    async def later() -> None:
+        world.time.now += module.RENDER_PAUSE_S
+        world.engines.rendering = rendering()
+
+    first, second, _, third = world.run(
+        world.tokens(PICTURE), world.tokens(PICTURE), later, world.tokens(PICTURE)
+    )
+    assert [one.length for one in (first, second, third)] == [3, 3, 4]
+    assert (len(world.engines.rendered), len(world.engines.asked)) == (2, 2)
+
+
+def test_what_a_client_has_sent_wrong_ends_no_asking(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = wrong
+    world.engines.rendering = lambda asked: EngineAnswer(400, b"")
+    world.run(world.tokens(PICTURE), world.tokens(PICTURE))
+    assert (len(world.engines.rendered), len(world.engines.asked)) == (2, 2)
 
 
 def test_an_engine_that_is_slow_with_media_is_asked_about_text(path: Path) -> None:

@@ -164,7 +164,7 @@ def test_a_text_query_matches_what_it_did(
     plain = captured("text", "0.33.0")
     for case in CASES:
         publish(table, packer, case, captured(case, "0.33.0"))
-    nothing = {"media": [], "extra_keys": None, "features": None}
+    nothing: dict[str, Any] = {"media": [], "extra_keys": None, "features": None}
     found = held(client, asked(plain))
     assert found == dict.fromkeys(found, 0) | {"text": 20} | {
         "image A": 4,
@@ -221,7 +221,7 @@ def test_a_salt_that_names_a_namespace_enters_no_block(
                     "mm_placeholders": {"image": [{"offset": 0, "length": 1}]},
                 }
             },
-            "out_of_range",
+            "invalid_value",
             "features",
         ),
         ({"media": [], "extra_keys": [None] * 5}, "invalid_value", "media"),

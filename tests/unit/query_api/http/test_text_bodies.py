@@ -12,6 +12,7 @@ from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from routing.decisions.router_settings import RouterSettings
 from routing.feature import routing_feature
+from schemas.media import MediaItem
 from tests.fakes import AsgiClient, FakeTable, Reply, registration
 from tokens.interface import NoTokens, NoTokensError, Tokens, TokenSource
 from tokens.prompt import ChatPrompt, Prompt, TokenPrompt
@@ -27,6 +28,7 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self.prompts: list[tuple[Prompt, str]] = []
         self.missing: NoTokens | None = None
+        self.media: list[MediaItem] = []
 
     async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
         """See `PromptTokenizer`."""
@@ -35,7 +37,7 @@ class FakeTokenizer:
             raise NoTokensError(self.missing, "there are none")
         if isinstance(prompt, TokenPrompt):
             return Tokens(prompt.content, TokenSource.GIVEN)
-        return Tokens(array("I", TOKENS).tobytes(), TokenSource.LOCAL, 8)
+        return Tokens(array("I", TOKENS).tobytes(), TokenSource.LOCAL, 8, self.media)
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
         """See `PromptTokenizer`."""
@@ -69,6 +71,31 @@ def test_text_is_answered_as_its_tokens_are(
     assert (by_text.status, by_text.body) == (200, by_tokens.body)
     assert by_text.headers["reprise-tokens"] == "local; count=12; reused=8"
     assert "reprise-tokens" not in by_tokens.headers
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+@pytest.mark.parametrize("path", ["/query", "/route"])
+def test_images_that_an_engine_names_are_asked_for_with_its_tokens(
+    client: AsgiClient, tokenizer: FakeTokenizer, wire: str, path: str
+) -> None:
+    send = client.post_json if wire == "json" else client.post_msgpack
+    media = [{"hash": "a3f1", "offset": 1, "length": 5}]
+    tokenizer.media = [MediaItem("a3f1", 1, 5, "image")]
+    no_body = {"reserve": False} if path == "/route" else {}
+    plain = send(path, SCOPE | no_body | {"token_ids": TOKENS})
+    by_media = send(path, SCOPE | no_body | {"token_ids": TOKENS, "media": media})
+    by_text = send(path, SCOPE | no_body | {"messages": MESSAGES})
+    of_client = send(path, SCOPE | no_body | {"messages": MESSAGES, "extra_keys": [None] * 3})
+    found = [cached(answer.document()) for answer in (plain, by_media, by_text, of_client)]
+    assert found == [8, 0, 0, 8]
+
+
+def cached(document: Any) -> int:
+    """What instance `a` has of the prompt, by the answer of either path in either form."""
+    if "prefill" in document:
+        return int(document["prefill"]["cached_tokens"])
+    found = document.get("instances") or document["default"]
+    return int(found["a"]["longest_matched"])
 
 
 def test_token_ids_as_a_prompt_are_given(client: AsgiClient) -> None:
