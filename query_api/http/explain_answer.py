@@ -1,8 +1,6 @@
 """`/explain`: what an instance held of a prompt at a past moment, and what ended the prefix."""
 
-from collections.abc import Iterator
 from functools import partial
-from itertools import product
 from typing import Final
 
 from starlette.requests import Request
@@ -22,7 +20,7 @@ from query_api.http.routes import read_request, respond
 from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
-from streams.history.explain import Question
+from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 
 _AS_OF: Final = openapi.parameter("as_of")
@@ -49,16 +47,14 @@ def past_routes(
             raise no_history()
         if not view.ready:
             raise recovering(view.health().problem)
-        questions = _questions(query, view)
+        asked = _questions(query, view)
         moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
-        question = next(questions)
-        explanation = await history.explain(moment, question)
-        if not explanation.is_known:
-            for another in questions:
-                other = await history.explain(moment, another)
-                if other.is_known:
-                    question, explanation = another, other
-                    break
+        told = [(await history.explain(moment, question), question) for question in asked]
+        if not any(explanation.is_known for explanation, _ in told):
+            # As plain blocks; of an engine with EAGLE they are others.
+            asked = _questions(query, view, pairs=True)
+            told += [(await history.explain(moment, question), question) for question in asked]
+        explanation, question = max(told, key=lambda one: _reach(one[0]))
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(
@@ -117,23 +113,28 @@ async def _read(
     return read_prompt(kernel, found.body, wire, access), found.header
 
 
-def _questions(query: Query, view: View) -> Iterator[Question]:
-    """About the prompt as plain blocks; of an engine with EAGLE they are others, and of one of
-    another release, where there are images.
-    """
+def _questions(query: Query, view: View, *, pairs: bool = False) -> list[Question]:
+    """One for each form in which engines may have its keys."""
     if not query.instance_id:
         raise missing("instance_id")
     if not _blocks(query):
         count = len(query.content) // 4
         text = f"Expected at least one whole block of `{query.block_size}` tokens, got {count}"
         raise RequestError("invalid_value", text, field="token_ids")
+    if not _blocks(query, pairs=pairs):
+        return []
     scope, forms = block_keys(view.kernel, query)
-    for pairs, keys in product((False, True), forms):
-        if _blocks(query, pairs=pairs):
-            prompt = (query.content, query.block_size, keys, pairs)
-            hashes = partial(view.kernel.hash_blocks, *prompt)
-            is_cut = _blocks(query, pairs=pairs) < _blocks(query)
-            yield Question(scope, hashes, query.instance_id, is_cut)
+    prompt, is_cut = (query.content, query.block_size), _blocks(query, pairs=pairs) < _blocks(query)
+    hashed = [partial(view.kernel.hash_blocks, *prompt, keys, pairs) for keys in forms]
+    return [Question(scope, hashes, query.instance_id, is_cut) for hashes in hashed]
+
+
+def _reach(explanation: Explanation) -> tuple[int, bool]:
+    """How much it says: blocks that were held, and whether it knows of the next one."""
+    ended = explanation.ended_by
+    if ended is None:
+        return explanation.blocks, True
+    return ended.block, bool(ended.changes or ended.later)
 
 
 def _blocks(query: Query, *, pairs: bool = False) -> int:

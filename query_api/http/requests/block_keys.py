@@ -129,12 +129,14 @@ def read_block_keys(
         text = f"{first} must not be used together with {second}"
         more = ": they say the same in different ways, leave one of them out"
         raise RequestError("invalid_value", text, field=second, more=more)
+    rows: Sequence[Row] = ()
+    media: Sequence[MediaItem] = ()
     for name, field in said.items():
         if name == "extra_keys":
-            return BlockKeys(rows=_read_rows(field, wire, tokens, block_size))
-        items = _read_items(field, wire)
-        return BlockKeys(media=_checked(items, name, tokens, block_size))
-    return NO_KEYS
+            rows = _read_rows(field, wire, tokens, block_size)
+        else:
+            media = _checked(_read_items(field, wire), name, tokens, block_size)
+    return BlockKeys(rows, media) if rows or media else NO_KEYS
 
 
 _NOTHING: Final = (b"null", b"\xc0")

@@ -40,6 +40,7 @@ class NoHistory:
 
     def __init__(self) -> None:
         self.asked: list[PastQuestion | Question] = []
+        self.most = 2
 
     async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> PastView:
         """See `History`."""
@@ -49,7 +50,7 @@ class NoHistory:
     async def explain(self, as_of: AsOf, question: Question) -> Explanation:
         """See `History`: nothing is known of the blocks."""
         self.asked.append(question)
-        if len(self.asked) > 1:
+        if len(self.asked) == self.most:
             raise PastError("as_of_too_old", "it is")
         return Explanation(0, 0, None, 4, EndedBy(0, 0, [], None))
 
@@ -93,6 +94,21 @@ def test_explain_hashes_once_it_is_its_turn(
     assert client.post_json("/explain", BODY).document()["reason"] == "as_of_too_old"
     assert kernel.threads == []
     assert [asked.prefixes() for asked in history.asked] == [hashes(), hashes(pairs=True)]
+
+
+def test_explain_asks_for_each_form_in_which_engines_write_an_image(
+    client: AsgiClient, history: NoHistory
+) -> None:
+    history.most = 5
+    client.post_json("/explain", BODY | {"media": [{"hash": "a3f1", "offset": 3, "length": 2}]})
+    placed = (extra_key([["a3f1", 3]]), extra_key([["a3f1", -1]]))
+    bare = (extra_key(["a3f1"]), extra_key(["a3f1"]))
+    expected = [
+        u64s(list(prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, keys=keys, pairs=pairs)))
+        for pairs in (False, True)
+        for keys in (placed, bare)
+    ]
+    assert [asked.prefixes() for asked in history.asked] == expected
 
 
 def test_explain_asks_for_pairs_only_where_there_is_one(
