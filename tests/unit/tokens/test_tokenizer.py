@@ -63,7 +63,7 @@ class FakeEngines:
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], EngineAnswer] = self._right
         self.rendered: list[dict[str, Any]] = []
-        self.rendering = no_rendering
+        self.rendering: Callable[[dict[str, Any]], EngineAnswer] = no_rendering
         ticks = itertools.count()
         self._tokenizer = ModelTokenizer.read(path, lambda: float(next(ticks)))
 

@@ -12,7 +12,7 @@ from logs.embedded import EmbeddedLog
 from query_api.past_answers import PastAnswers
 from reprise.application import create_app
 from schemas.arrays import PythonArrayPacker
-from schemas.events import RemovedBlocks, StoredBlocks
+from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks
 from streams.history.past_fold import Past
 from streams.history.past_tables import PastTables
 from streams.history.store import HistoryStore
@@ -36,14 +36,15 @@ def client(
     """The engine has stored the prompt in two batches, and then removed its last block."""
     source = open_source(registration("a"), PythonArrayPacker())
     frames = [bytes.fromhex(payload) for payload in one["payloads_hex"]]
-    batches = [
-        source.decode([b"", number.to_bytes(8, "big"), payload]).events
+    batches: list[list[BlockEvent]] = [
+        list(source.decode([b"", number.to_bytes(8, "big"), payload]).events)
         for number, payload in enumerate(frames)
     ]
     stored = batches[-1][-1]
     assert isinstance(stored, StoredBlocks)
     removed = RemovedBlocks(sequence=2, hashes=stored.hashes[-8:])
-    records = [events_record(at, at, events) for at, events in enumerate([*batches, [removed]])]
+    batches.append([removed])
+    records = [events_record(at, at, events) for at, events in enumerate(batches)]
     log.append([registered_record(registration("a")), *records])
     history = HistoryStore(tmp_path / "history")
     past = Past(history, lambda: log, lambda: open_kernel(1337))
