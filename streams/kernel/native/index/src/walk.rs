@@ -198,12 +198,7 @@ struct PairedPrefixes<'a> {
 }
 
 impl<'a> PairedPrefixes<'a> {
-    fn new(
-        hasher: &'a PrefixHasher,
-        tokens: &'a [u8],
-        keys: Keys<'a>,
-        block_size: usize,
-    ) -> Self {
+    fn new(hasher: &'a PrefixHasher, tokens: &'a [u8], keys: Keys<'a>, block_size: usize) -> Self {
         let (block_bytes, scratch) = (4 * block_size, Vec::new());
         Self { hasher, tokens, keys, block_bytes, at: 0, previous: None, scratch }
     }
