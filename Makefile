@@ -252,6 +252,8 @@ ifneq ($(CARGO),)
 	@$(BIN)/python -c 'import streams.kernel as k, sys; sys.exit(not k.native_available())' || \
 	echo "==> the Rust kernel could not be built: going on with the reference kernel. To see why: cargo build --manifest-path $(NATIVE)/Cargo.toml"
 endif
+# Each start would compile all that it imports where Python may write no byte code: 0.4 s of CPU.
+	@$(BIN)/python -m compileall -q -x '/(\.venv|\.make|build|tests|integrations)/' ./
 	@touch .make/run
 
 .make/dev: .make/run
