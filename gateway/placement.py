@@ -30,6 +30,7 @@ from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteR
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
+from schemas.answer_states import AnswerState
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KV_USAGE_MAX
 from schemas.routing_records import (
@@ -189,7 +190,10 @@ class Placer:
             self._report(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
             return self._noted(routed, self._by_load(placed, "unregistered"))
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
-        return self._noted(routed, Placement(target, name, decision.state, missing, prefill))
+        state = decision.state
+        if placed.tokens.is_unproven and state == AnswerState.EXACT:
+            state = AnswerState.UNCONFIRMED
+        return self._noted(routed, Placement(target, name, state, missing, prefill))
 
     def _noted(self, routed: RoutedDecision, placement: Placement) -> Placement:
         """Where load decided, that is kept with the last decisions."""

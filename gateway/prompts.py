@@ -54,6 +54,11 @@ class PromptTokens(NamedTuple):
     is_partial: bool = False
     media: Sequence[MediaItem] = ()
 
+    @property
+    def is_unproven(self) -> bool:
+        """Whether some engine may make other tokens of it."""
+        return self.made is not None and not self.made.is_proven
+
 
 class Prompts:
     """Reads prompts of requests, and has them tokenized.

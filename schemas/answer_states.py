@@ -111,6 +111,10 @@ DAMAGED_ROWS: Final = "damaged_rows"
 """Reason of a publisher of whose table a row cannot be read."""
 
 
+TOKENS_UNPROVEN: Final = "tokens_unproven"
+"""Reason of the instances of an answer to text of which an engine may make other tokens."""
+
+
 def badness(state: AnswerState) -> int:
     """Orders the states: the worst of a scope is what its answers say."""
     return _BADNESS[state]

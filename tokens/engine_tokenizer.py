@@ -1,13 +1,14 @@
 """An engine's `/tokenize` and `/render`: what it is asked, and what its answer says. Pure.
 
-vLLM takes messages and prompts, SGLang prompts alone. vLLM's takes fewer fields than its chats do:
-`documents` and the effort go as variables of the template, and reasoning by its new name.
+vLLM takes messages and prompts; SGLang, too, from 0.5.12 on, and refuses messages before. vLLM's
+takes fewer fields than its chats do: `documents` and the effort go as variables of the template,
+and reasoning by its new name.
 
 `/render` says of a chat with images what the engine calls each, and where it is among the tokens.
 vLLM answers so from 0.33 on, where it is started with `--enable-scale-out`; before, with tensors of
 megabytes, for which it is not asked.
 
-Source: vLLM 0.32 (`entrypoints/serve/tokenize`), SGLang of August 2026 (`serving_tokenize.py`),
+Source: vLLM 0.32 (`entrypoints/serve/tokenize`), SGLang 0.5.23 (`serving_tokenize.py`),
 vLLM 0.33 (`entrypoints/scale_out/render`).
 """
 
@@ -54,10 +55,30 @@ def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
     """
     if isinstance(prompt, TextPrompt):
         return text_question(prompt.model, prompt.text, special=prompt.add_special_tokens)
-    if kind == SGLANG:
-        text = "SGLang's /tokenize takes no messages: name the model's directory in `tokens`"
+    return _encoded(_sglang_chat(prompt) if kind == SGLANG else _chat(prompt))
+
+
+def _sglang_chat(prompt: ChatPrompt) -> dict[str, Any]:
+    """As a chat of its own: it renders what that has, by its own flags."""
+    if prompt.chat_template or prompt.documents or prompt.is_response:
+        text = "SGLang's /tokenize takes no template, no documents and no responses"
         raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
-    return _encoded(_chat(prompt))
+    asked: dict[str, Any] = {"model": prompt.model, "messages": prompt.messages}
+    for name, value in (
+        ("tools", prompt.tools),
+        ("tool_choice", prompt.tool_choice),
+        ("reasoning_effort", prompt.effort),
+        ("chat_template_kwargs", prompt.given_kwargs),
+        ("continue_final_message", prompt.continue_final_message),
+    ):
+        if value:
+            asked[name] = value
+    if prompt.add_special_tokens or not (
+        prompt.add_generation_prompt or prompt.continue_final_message
+    ):
+        asked["add_generation_prompt"] = prompt.add_generation_prompt
+        asked["add_special_tokens"] = prompt.add_special_tokens
+    return asked
 
 
 def render_question(prompt: ChatPrompt) -> bytes:

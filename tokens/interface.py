@@ -38,12 +38,15 @@ class Tokens(NamedTuple):
         source: who made them.
         reused: how many of them were kept from earlier prompts.
         media: images and the like among them, where the engine says what it calls them.
+        is_proven: whether each engine of the model is known to make the same of such a prompt
+            (`tokens.proofs`); an answer is not `exact` by others.
     """
 
     content: bytes
     source: TokenSource
     reused: int = 0
     media: Sequence[MediaItem] = ()
+    is_proven: bool = True
 
     @property
     def length(self) -> int:
@@ -75,6 +78,12 @@ class Engines(Protocol):
 
     def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
         """The engines that serve the model and have an HTTP server. Cost O(engines)."""
+        ...
+
+    def are_all(self, model: str, tenant_id: str) -> bool:
+        """Whether `of_model` has every engine whose events are followed: others can prove nothing
+        of tokens.
+        """
         ...
 
     async def post(

@@ -53,11 +53,13 @@ class TextAsTokens(NamedTuple):
     Attributes:
         body: in the same wire form.
         missing: why there are no tokens, in one word; "" where there are some.
+        is_proven: whether each engine is known to make the same tokens.
     """
 
     body: bytes
     header: tuple[bytes, bytes]
     missing: str = ""
+    is_proven: bool = True
 
 
 class TextBodies:
@@ -99,7 +101,8 @@ class TextBodies:
         made: dict[str, Any] = {"token_ids": array("I", tokens.content).tolist()}
         if tokens.media and not any(map(fields.get, KEY_FIELDS)):
             made["media"] = [msgspec.structs.asdict(item) for item in tokens.media]
-        return TextAsTokens(encode(fields | made, wire), _header(tokens))
+        body = encode(fields | made, wire)
+        return TextAsTokens(body, _header(tokens), is_proven=tokens.is_proven)
 
 
 def _fields(body: bytes, wire: Wire) -> dict[str, Any] | None:
@@ -160,4 +163,6 @@ def _characters(given: Mapping[str, Any]) -> int:
 
 def _header(tokens: Tokens) -> tuple[bytes, bytes]:
     text = f"{tokens.source}; count={tokens.length}; reused={tokens.reused}"
+    if not tokens.is_proven:
+        text += "; unproven"
     return HEADER, text.encode()
