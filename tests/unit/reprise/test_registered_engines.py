@@ -57,7 +57,7 @@ def test_an_engine_that_cannot_be_asked_is_known_to_be_there(table: FakeTable) -
         registration("a", model_name="all", http_endpoint=url),
         registration("a", model_name="all", dp_rank=1),
         replace(registration("p", model_name="all"), kind=MOONCAKE),
-        registration("a", model_name="some", http_endpoint=url),
+        registration("c", model_name="some", http_endpoint=url),
         registration("b", model_name="some"),
     ):
         table.add(one)
