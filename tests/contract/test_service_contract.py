@@ -99,6 +99,28 @@ def test_text_finds_what_its_tokens_find_and_an_engine_makes_them(
         assert (status, answer["reason"]) == (503, "tokens_engine_silent")
 
 
+def test_images_adapters_and_salts_are_found_by_what_queries_say_of_them(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    rows = [("sql", "blue"), ("sql", ("a3f1", 4)), ("sql", ("a3f1", -12)), ("sql",)]
+    stored = msgspec.structs.replace(chain(1, TOKENS), lora_name="sql", extra_keys=rows)
+    publisher.publish([stored, chain(11, TOKENS[:32])])
+    tenant.await_longest(TOKENS, 32)
+    image = {"hash": "a3f1", "offset": 20, "length": 20}
+    named = {"lora_name": "sql", "cache_salt": "blue"}
+    tenant.await_longest(TOKENS, 64, media=[image], **named)
+    assert tenant.longest(TOKENS, media=[image]) == 16
+    assert tenant.longest(TOKENS, media=[image | {"hash": "b7d2"}], **named) == 16
+    assert tenant.longest(TOKENS, **named) == 16
+    assert tenant.longest(TOKENS, extra_keys=rows) == 64
+    body = {"model": "m", "block_size": 16, "token_ids": TOKENS, "tenant_id": tenant.tenant_id}
+    status, routed = tenant.api.post("/route", body | {"extra_keys": rows, "reserve": False})
+    assert (status, routed["prefill"]["cached_tokens"]) == (200, 64)
+    status, routed = tenant.api.post("/route", body | {"media": [], "reserve": False})
+    assert (status, routed["prefill"]["cached_tokens"]) == (200, 32)
+
+
 class _SaltedArrays:
     """An SGLang engine's encoder: its events are arrays, whose eighth element has the salt."""
 
