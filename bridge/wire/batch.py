@@ -56,6 +56,7 @@ from bridge.wire.opaque import (
     read_opaque,
     tag_of,
 )
+from bridge.wire.stream_marks import WholeMark
 from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import (
     BatchError,
@@ -123,6 +124,7 @@ class DecodedBatch(NamedTuple):
         media: by which names of media they store, see `bridge.wire.fields.media_bit`.
         settled: of which of them they say what is left, however much was stored.
         first_blocks: what it calls the first blocks of prompts that it stores on its GPU, u64 LE.
+        mark: of a batch that comes in place of all that was known before; None for most.
     """
 
     sequence: int
@@ -139,6 +141,7 @@ class DecodedBatch(NamedTuple):
     media: int = 0
     settled: int = 0
     first_blocks: bytes = b""
+    mark: WholeMark | None = None
 
     @classmethod
     def of_events(
