@@ -92,6 +92,12 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "start vLLM with `replay_endpoint` in its --kv-events-config, and register that; or"
             " clear its cache",
         ),
+        Doubt.PARTLY_KNOWN: _Words(
+            Code.PARTLY_KNOWN,
+            "the snapshot that its stream began with lacks what its engine had stored before its"
+            " server listened: answers may count less than it holds",
+            f"start the server before the engine, and the engine with a replay socket; or {CLEAR}",
+        ),
         Doubt.REPLAY_SILENT: _Words(
             Code.REPLAY,
             "its replay socket does not answer: nothing listens at `replay_endpoint`",

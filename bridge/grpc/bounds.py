@@ -8,7 +8,7 @@ from schemas.limits import BULK_BYTES, MESSAGE_BYTES_MAX
 STREAMS_MAX: Final = 512  # of one process: two threads, and a file, each
 STREAM_BYTES_MAX: Final = MESSAGE_BYTES_MAX  # of a message: a larger one ends the stream, counted
 STREAM_RETRY_S: Final = 0.1  # after a stream has ended; doubled with each that brings nothing
-STREAM_RETRY_MAX_S: Final = 3.0
+STREAM_RETRY_MAX_S: Final = 3.0  # the longest of these pauses
 STREAM_REFUSED_S: Final = 30.0  # after a refusal that does not pass by itself
 STREAM_CONNECT_MS: Final = 5_000  # for the connection
 STREAM_PLACE_S: Final = 2.0  # until it is known where the log ends; then all is asked for

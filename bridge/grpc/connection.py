@@ -395,11 +395,12 @@ class StreamConnection:
             self.links = next_of(self.links)
             self.trouble = self._refusal = ""
         self.connected = connected
-        _logger.info(
-            "%s %s of %s",
-            "Streaming from" if connected else "No longer streaming from",
-            *(self.registration.endpoint, self._name),
-        )
+        if connected:
+            _logger.info("Streaming from %s of %s", self.registration.endpoint, self._name)
+        else:
+            _logger.info(
+                "No longer streaming from %s of %s", self.registration.endpoint, self._name
+            )
         self._owner.note_changed(self)
 
     def _address(self) -> str:

@@ -16,10 +16,11 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from xxhash import xxh3_64_intdigest
 
+from bridge.bounds import BATCH_VALUES_MAX
 from bridge.grpc.messages import openengine_events_pb2 as pb
 from bridge.grpc.shapes import Shape, check_shape
 from bridge.grpc.streamed import UNREADABLE, StreamedMessage, WireMap, encode_batch, without_nothing
-from bridge.wire.batch import BATCH_VALUES_MAX, DecodedBatch
+from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError
 from schemas.limits import SEQUENCE_MAX

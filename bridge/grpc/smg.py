@@ -20,11 +20,12 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from xxhash import xxh3_64_intdigest
 
-from bridge.engine_http.load_answers import LOAD_USAGE_ROUNDING, REQUESTS_MAX, RankLoad
+from bridge.bounds import BATCH_VALUES_MAX, REQUESTS_MAX
+from bridge.engine_http.load_answers import LOAD_USAGE_ROUNDING, RankLoad
 from bridge.grpc.messages import smg_events_pb2 as pb
 from bridge.grpc.shapes import Shape, check_shape
 from bridge.grpc.streamed import UNREADABLE, StreamedMessage, WireMap, encode_batch, without_nothing
-from bridge.wire.batch import BATCH_VALUES_MAX, DecodedBatch
+from bridge.wire.batch import DecodedBatch
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.stream_marks import WholeMark
 from schemas.errors import BatchError

@@ -421,16 +421,19 @@ class BatchStream:
             self._begin_other(self._begun, batch, window, link)
         if batch.mark is not None:
             return self._accept_whole(batch.mark, batch, window, link)
-        if self._resumes and link != self.links.proven and self._is_last(batch):
-            # The stream goes on where it was: nothing is missing, and nothing has begun again.
+        if self._goes_on(batch, link):
             if self._proof is None:
                 self.prove(link)
             self.note_again(batch, link)
             return False
         return self._accept(batch, window, link)
 
-    def _is_last(self, batch: DecodedBatch) -> bool:
-        """Whether it is the last one that was accepted."""
+    def _goes_on(self, batch: DecodedBatch, link: LinkNumber) -> bool:
+        """Whether a stream goes on where it was, over another link: it begins with the last batch
+        that was accepted, so nothing is missing, and nothing has begun again.
+        """
+        if not self._resumes or link == self.links.proven:
+            return False
         if batch.sequence != self._tracker.sequence or not batch.engine_time:
             return False
         known = self.recognises(batch)
@@ -588,6 +591,8 @@ class BatchStream:
         """
         if batch.sequence > self._tracker.sequence or batch.mark is not None:
             return False
+        if self._goes_on(batch, link):
+            return False  # what it shows is yet to be taken over
         if batch.engine_time is None:
             return self.links.is_known(link) and self.recognises(batch) is not False
         return batch.engine_time <= self._engine_time and self._repeats(batch) is not False
