@@ -50,6 +50,7 @@ SGLANG: Final = PublisherKind("SGLang")
 MOONCAKE: Final = PublisherKind("Mooncake")
 DYNAMO: Final = PublisherKind("Dynamo")
 TOKENSPEED: Final = PublisherKind("TokenSpeed")
+ATOM: Final = PublisherKind("ATOM")
 
 LMCACHE: Final = PublisherKind("LMCache")
 """A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
@@ -127,6 +128,7 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
     TOKENSPEED: KindFacts(
         pod_label="tokenspeed", announces_again=True, announces_chains_again=True
     ),
+    ATOM: KindFacts(pod_label="atom", announces_again=True),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),

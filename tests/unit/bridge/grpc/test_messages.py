@@ -54,7 +54,8 @@ def test_a_relayed_batch_is_what_its_engine_published(one: Streamed) -> None:
     assert streamed_batch.engine_time == published.engine_time
     assert not streamed_batch.dropped
     if [error.reason for error in published.dropped] == [DropReason.LOOKAHEAD]:
-        pytest.skip("the relay does not say that a block depends on later tokens: see the document")
+        assert len(streamed_batch.events) == 1  # the relay does not say that: see the document
+        return
     said = [event for event in published.events if not is_kept_back(event)]
     assert len(streamed_batch.events) == len(said)
     for got, expected in zip(streamed_batch.events, said, strict=True):
