@@ -15,6 +15,8 @@ STREAM_PLACE_S: Final = 2.0  # until it is known where the log ends; then all is
 STREAM_ASK_S: Final = 1.0  # between two questions whether a server is there
 STREAM_DEAD_S: Final = 30.0  # a server that has not answered one of them for so long: it is gone
 STREAM_LOOK_S: Final = 0.25  # how often it is looked whose question is due
+STREAM_CAUGHT_UP_S: Final = 0.5  # without a batch: a stream has come to what is published now
+STREAM_LATE_S: Final = 2.0  # or a batch that is no older, by our clock
 WHOLE_AGAIN_S: Final = 30.0  # between two requests for all that there is, of one publisher
 
 assert STREAM_ASK_S < LINK_SILENT_S < STREAM_DEAD_S, "who is silent is asked, and doubted first"

@@ -7,6 +7,10 @@ has begun again, all that there is is asked for. What then begins with batch 0, 
 snapshot, is marked (`bridge.wire.stream_marks`): whatever was known before is replaced by it. What
 begins otherwise is what is published from now on, and nothing tells what was before.
 
+Nothing says where what was sent before ends, and what is published now begins. So a stream has
+caught up once a batch is no older than STREAM_LATE_S, or none has come for STREAM_CAUGHT_UP_S;
+before, what it has brought is not known to be all.
+
 A server whose engine is quiet sends nothing. So it is asked over the same connection whether it is
 there (`grpc.health.v1`): whatever it answers, it has sent nothing else before that has not come.
 """
@@ -15,6 +19,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from contextlib import suppress
 from enum import Enum
 from typing import Final, Protocol
 
@@ -24,15 +29,18 @@ from bridge.bounds import LINK_SILENT_S, LINK_UNHEARD_S
 from bridge.grpc.bounds import (
     STREAM_ASK_S,
     STREAM_BYTES_MAX,
+    STREAM_CAUGHT_UP_S,
     STREAM_CONNECT_MS,
     STREAM_DEAD_S,
+    STREAM_LATE_S,
     STREAM_PLACE_S,
     STREAM_REFUSED_S,
     STREAM_RETRY_MAX_S,
     STREAM_RETRY_S,
     WHOLE_AGAIN_S,
 )
-from bridge.grpc.methods import METHODS
+from bridge.grpc.methods import METHODS, SOURCES_PATHS
+from bridge.grpc.openengine import zmq_sources
 from bridge.grpc.streamed import StreamedMessage
 from bridge.link_numbers import NO_LINK, next_of
 from bridge.sockets.endpoints import check_publisher_endpoint, names_host
@@ -165,6 +173,8 @@ class StreamConnection:
         self._asked_at: float | None = None  # when the question under way was put
         self._asks_at = 0.0
         self._heard_at = 0.0  # when a question was put that was answered
+        self._is_behind = True  # what was sent before the stream began may be on its way
+        self._came_at = 0.0  # when the last batch came, or the stream began
         self._messages = self._lookups = self._refusals = 0
         self._refusal = ""  # of the call that is tried first
         self._thread = threading.Thread(target=self._run, name="reprise-stream", daemon=True)
@@ -201,7 +211,7 @@ class StreamConnection:
         """All that its server had sent by then is in the inbox, as far as that can be known before
         a dead one would be found silent; monotonic seconds.
         """
-        return self._heard_at + LINK_UNHEARD_S
+        return 0.0 if self._is_behind else self._heard_at + LINK_UNHEARD_S
 
     # The thread
 
@@ -317,12 +327,20 @@ class StreamConnection:
         mark = message.mark
         if mark is None and not self._is_begun and self._first is None and not message.number:
             mark = WholeMark()
-        self._is_begun = True
+        self._is_begun, self.trouble = True, ""
+        self._note_came(message)
         number = message.number.to_bytes(8, "big")
         self._hand_on([mark.topic if mark else b"", number, message.payload], message.unusable)
         # A part of a snapshot is no batch of its number: that cannot be asked for again.
         self._first = message.number if message.mark is None else None
         return None
+
+    def _note_came(self, message: StreamedMessage) -> None:
+        now = self._clock.monotonic()
+        is_new = abs(self._clock.unix() - message.engine_time) < STREAM_LATE_S
+        if (is_new and message.mark is None) or now - self._came_at >= STREAM_CAUGHT_UP_S:
+            self._is_behind = False
+        self._came_at = now
 
     def _hand_on(self, frames: list[bytes], batch: object) -> None:
         now = self._clock.monotonic()
@@ -336,6 +354,11 @@ class StreamConnection:
                 *(self._name, rank),
             )
         self.other_ranks += 1
+        if not self._is_begun:
+            self.trouble = (
+                f"its stream has batches of rank {rank}, and none of rank"
+                f" {self.registration.dp_rank} so far: is that its `dp_rank`?"
+            )
 
     # How a stream ends
 
@@ -370,8 +393,22 @@ class StreamConnection:
         if self._refusals % len(self._methods):
             return StreamEnd.OTHER
         said, self._refusal = self._refusal, ""
+        found = self._zmq_sources()
+        if found:
+            said = f"its engine publishes at {' and replays at '.join(found)}: register that"
         self._tell(f"its server streams no KV-cache events: {said}")
         return StreamEnd.REFUSED
+
+    def _zmq_sources(self) -> list[str]:
+        """Where its engine publishes, as a server says that streams nothing; see `zmq_sources`."""
+        channel = self._channel
+        for path in SOURCES_PATHS if channel is not None else ():
+            ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+            with suppress(grpc.RpcError):
+                answer = ask(b"", timeout=STREAM_CONNECT_MS / 1000)
+                if found := zmq_sources(answer, self.registration.dp_rank):
+                    return found
+        return []
 
     def _tell(self, trouble: str) -> None:
         """Notes why there is no stream; logs it once."""
@@ -389,6 +426,7 @@ class StreamConnection:
             return
         now = self._clock.monotonic()
         self._heard_at, self._asks_at = now, now + STREAM_ASK_S
+        self._is_behind, self._came_at = True, now
         self._is_begun = not connected
         self.is_silent = False
         if connected:
@@ -427,6 +465,8 @@ class StreamConnection:
             channel, asked_at = self._channel, self._asked_at
             if not self.connected or channel is None:
                 return
+            if now - self._came_at >= STREAM_CAUGHT_UP_S:
+                self._is_behind = False
             if asked_at is None and now >= self._asks_at:
                 self._asked_at = now
                 ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_HEALTH)

@@ -44,11 +44,16 @@ _SMG: Final = {
     TENSORRT_LLM: "/trtllm.TrtllmService/SubscribeKvEvents",
 }
 
+_SERVICES: Final = ("Control", "OpenEngine")
+"""Of releases since OpenEngine's service was divided, and of those before."""
+
 _OPEN_ENGINE: Final = tuple(
     StreamMethod(f"/openengine.v1.{service}/SubscribeKvEvents", OpenEngineEvents())
-    for service in ("Control", "OpenEngine")
+    for service in _SERVICES
 )
-"""Of releases since the service was divided, and of those before."""
+
+SOURCES_PATHS: Final = tuple(f"/openengine.v1.{one}/GetKvEventSources" for one in _SERVICES)
+"""Where a server says at which ZMQ address its engine publishes, which streams nothing itself."""
 
 METHODS: Final[Mapping[PublisherKind, tuple[StreamMethod, ...]]] = {
     kind: (StreamMethod(path, SmgEvents()), *_OPEN_ENGINE) for kind, path in _SMG.items()

@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from xxhash import xxh3_64_intdigest
 
 from bridge.bounds import BATCH_VALUES_MAX
+from bridge.engine_http.address import bracketed
 from bridge.grpc.messages import openengine_events_pb2 as pb
 from bridge.grpc.shapes import Shape, check_shape
 from bridge.grpc.streamed import UNREADABLE, StreamedMessage, WireMap, encode_batch, without_nothing
@@ -64,7 +65,11 @@ class OpenEngineEvents:
         number = envelope.batch.sequence_number
         if not envelope.HasField("batch") or number > SEQUENCE_MAX:
             return UNREADABLE
-        found = StreamedMessage(number=number, rank=envelope.batch.data_parallel_rank)
+        found = StreamedMessage(
+            number=number,
+            rank=envelope.batch.data_parallel_rank,
+            engine_time=envelope.batch.timestamp_unix_nanos / _PER_SECOND,
+        )
         if found.rank != rank:
             return found
         try:
@@ -74,6 +79,22 @@ class OpenEngineEvents:
             digest = xxh3_64_intdigest(message)
             alone = BatchError(error.reason, error.detail)
             return found._replace(unusable=DecodedBatch.unusable(number, digest, alone))
+
+
+def zmq_sources(answer: bytes, rank: int) -> list[str]:
+    """Where a rank publishes over ZeroMQ, as an answer of GetKvEventSources says: its address, and
+    that of its replay socket; none where it does not.
+    """
+    try:
+        sources = pb.GetKvEventSourcesResponse.FromString(answer).sources
+    except DecodeError:
+        return []
+    for source in sources:
+        if source.transport == "zmq" and source.data_parallel_rank == rank:
+            host, port = source.endpoint_addr.host, source.endpoint_addr.port
+            found = [f"tcp://{bracketed(host)}:{port}", source.replay_endpoint]
+            return list(map(shortened, filter(None, found)))
+    return []
 
 
 def _payload(message: bytes, rank: int) -> bytes:

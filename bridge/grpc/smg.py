@@ -78,7 +78,7 @@ class SmgEvents:
                 return found
         if number > SEQUENCE_MAX:
             return UNREADABLE._replace(load=found.load)
-        found = found._replace(number=number)
+        found = found._replace(number=number, engine_time=envelope.timestamp)
         if envelope.HasField("snapshot"):
             chunk = envelope.snapshot
             mark = WholeMark(chunk.index, chunk.count, chunk.unknown_before)

@@ -18,6 +18,7 @@ class StreamedMessage(NamedTuple):
     Attributes:
         number: of its batch; None where it has none: it says a load alone, or cannot be read.
         rank: whose it is; None where it does not say.
+        engine_time: of its batch, Unix seconds; 0 where it has none.
         payload: the batch, as the engine's own publisher encodes it.
         mark: see `WholeMark`; None for an ordinary batch.
         load: what its engine carries; None where it does not say.
@@ -27,6 +28,7 @@ class StreamedMessage(NamedTuple):
 
     number: int | None = None
     rank: int | None = None
+    engine_time: float = 0.0
     payload: bytes = b""
     mark: WholeMark | None = None
     load: RankLoad | None = None

@@ -24,37 +24,43 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17openengine_events.proto\x12\x19reprise.openengine_events\"p\n\x18SubscribeKvEventsRequest\x12\x1b\n\x13\x64\x61ta_parallel_ranks\x18\x01 \x03(\r\x12\x18\n\x10include_snapshot\x18\x02 \x01(\x08\x12\x1d\n\x15start_sequence_number\x18\x03 \x01(\x04\"\x83\x01\n\x0fKvEventEnvelope\x12\x39\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32*.reprise.openengine_events.KvBatchEnvelope\x12\x35\n\x05\x65rror\x18\x02 \x01(\x0b\x32&.reprise.openengine_events.EngineError\"F\n\x0fKvBatchEnvelope\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12\x1a\n\x12\x64\x61ta_parallel_rank\x18\x03 \x01(\r\",\n\x0b\x45ngineError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\"S\n\x19SubscribeKvEventsResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.reprise.openengine_events.KvEventBatch\"`\n\x0cKvEventBatch\x12\x1c\n\x14timestamp_unix_nanos\x18\x02 \x01(\x04\x12\x32\n\x06\x65vents\x18\x04 \x03(\x0b\x32\".reprise.openengine_events.KvEvent\"\xdf\x01\n\x07KvEvent\x12>\n\x0c\x62lock_stored\x18\n \x01(\x0b\x32&.reprise.openengine_events.BlockStoredH\x00\x12@\n\rblock_removed\x18\x0b \x01(\x0b\x32\'.reprise.openengine_events.BlockRemovedH\x00\x12I\n\x12\x61ll_blocks_cleared\x18\x0c \x01(\x0b\x32+.reprise.openengine_events.AllBlocksClearedH\x00\x42\x07\n\x05\x65vent\"\xa7\x03\n\x0b\x42lockStored\x12<\n\x0c\x62lock_hashes\x18\x01 \x03(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x41\n\x11parent_block_hash\x18\x02 \x01(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x0f\n\x07lora_id\x18\x05 \x01(\x03\x12\x11\n\tlora_name\x18\x06 \x01(\t\x12\x38\n\x06medium\x18\x07 \x01(\x0e\x32(.reprise.openengine_events.StorageMedium\x12=\n\nextra_keys\x18\x14 \x03(\x0b\x32).reprise.openengine_events.OpaqueKeyTuple\x12\x11\n\tgroup_idx\x18\x15 \x01(\r\x12\x1a\n\x12kv_cache_spec_kind\x18\x16 \x01(\t\x12$\n\x1ckv_cache_spec_sliding_window\x18\x17 \x01(\r\"\x99\x01\n\x0c\x42lockRemoved\x12<\n\x0c\x62lock_hashes\x18\x01 \x03(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x38\n\x06medium\x18\x02 \x01(\x0e\x32(.reprise.openengine_events.StorageMedium\x12\x11\n\tgroup_idx\x18\x03 \x01(\r\"\x12\n\x10\x41llBlocksCleared\".\n\x0bKvBlockHash\x12\r\n\x05value\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\" \n\x0eOpaqueKeyTuple\x12\x0e\n\x06values\x18\x01 \x03(\t*\x9c\x01\n\rStorageMedium\x12\x1e\n\x1aSTORAGE_MEDIUM_UNSPECIFIED\x10\x00\x12\x16\n\x12STORAGE_MEDIUM_GPU\x10\x01\x12\x1d\n\x19STORAGE_MEDIUM_CPU_PINNED\x10\x02\x12\x17\n\x13STORAGE_MEDIUM_DISK\x10\x03\x12\x1b\n\x17STORAGE_MEDIUM_EXTERNAL\x10\x04\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17openengine_events.proto\x12\x19reprise.openengine_events\"V\n\x19GetKvEventSourcesResponse\x12\x39\n\x07sources\x18\x01 \x03(\x0b\x32(.reprise.openengine_events.KvEventSource\"\x95\x01\n\rKvEventSource\x12\x11\n\ttransport\x18\x01 \x01(\t\x12<\n\rendpoint_addr\x18\x02 \x01(\x0b\x32%.reprise.openengine_events.KvEndpoint\x12\x17\n\x0freplay_endpoint\x18\x04 \x01(\t\x12\x1a\n\x12\x64\x61ta_parallel_rank\x18\x05 \x01(\r\"(\n\nKvEndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"p\n\x18SubscribeKvEventsRequest\x12\x1b\n\x13\x64\x61ta_parallel_ranks\x18\x01 \x03(\r\x12\x18\n\x10include_snapshot\x18\x02 \x01(\x08\x12\x1d\n\x15start_sequence_number\x18\x03 \x01(\x04\"\x83\x01\n\x0fKvEventEnvelope\x12\x39\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32*.reprise.openengine_events.KvBatchEnvelope\x12\x35\n\x05\x65rror\x18\x02 \x01(\x0b\x32&.reprise.openengine_events.EngineError\"d\n\x0fKvBatchEnvelope\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12\x1c\n\x14timestamp_unix_nanos\x18\x02 \x01(\x04\x12\x1a\n\x12\x64\x61ta_parallel_rank\x18\x03 \x01(\r\",\n\x0b\x45ngineError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\r\x12\x0f\n\x07message\x18\x02 \x01(\t\"S\n\x19SubscribeKvEventsResponse\x12\x36\n\x05\x62\x61tch\x18\x01 \x01(\x0b\x32\'.reprise.openengine_events.KvEventBatch\"`\n\x0cKvEventBatch\x12\x1c\n\x14timestamp_unix_nanos\x18\x02 \x01(\x04\x12\x32\n\x06\x65vents\x18\x04 \x03(\x0b\x32\".reprise.openengine_events.KvEvent\"\xdf\x01\n\x07KvEvent\x12>\n\x0c\x62lock_stored\x18\n \x01(\x0b\x32&.reprise.openengine_events.BlockStoredH\x00\x12@\n\rblock_removed\x18\x0b \x01(\x0b\x32\'.reprise.openengine_events.BlockRemovedH\x00\x12I\n\x12\x61ll_blocks_cleared\x18\x0c \x01(\x0b\x32+.reprise.openengine_events.AllBlocksClearedH\x00\x42\x07\n\x05\x65vent\"\xa7\x03\n\x0b\x42lockStored\x12<\n\x0c\x62lock_hashes\x18\x01 \x03(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x41\n\x11parent_block_hash\x18\x02 \x01(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x11\n\ttoken_ids\x18\x03 \x03(\r\x12\x12\n\nblock_size\x18\x04 \x01(\r\x12\x0f\n\x07lora_id\x18\x05 \x01(\x03\x12\x11\n\tlora_name\x18\x06 \x01(\t\x12\x38\n\x06medium\x18\x07 \x01(\x0e\x32(.reprise.openengine_events.StorageMedium\x12=\n\nextra_keys\x18\x14 \x03(\x0b\x32).reprise.openengine_events.OpaqueKeyTuple\x12\x11\n\tgroup_idx\x18\x15 \x01(\r\x12\x1a\n\x12kv_cache_spec_kind\x18\x16 \x01(\t\x12$\n\x1ckv_cache_spec_sliding_window\x18\x17 \x01(\r\"\x99\x01\n\x0c\x42lockRemoved\x12<\n\x0c\x62lock_hashes\x18\x01 \x03(\x0b\x32&.reprise.openengine_events.KvBlockHash\x12\x38\n\x06medium\x18\x02 \x01(\x0e\x32(.reprise.openengine_events.StorageMedium\x12\x11\n\tgroup_idx\x18\x03 \x01(\r\"\x12\n\x10\x41llBlocksCleared\".\n\x0bKvBlockHash\x12\r\n\x05value\x18\x01 \x01(\x0c\x12\x10\n\x08\x65ncoding\x18\x02 \x01(\t\" \n\x0eOpaqueKeyTuple\x12\x0e\n\x06values\x18\x01 \x03(\t*\x9c\x01\n\rStorageMedium\x12\x1e\n\x1aSTORAGE_MEDIUM_UNSPECIFIED\x10\x00\x12\x16\n\x12STORAGE_MEDIUM_GPU\x10\x01\x12\x1d\n\x19STORAGE_MEDIUM_CPU_PINNED\x10\x02\x12\x17\n\x13STORAGE_MEDIUM_DISK\x10\x03\x12\x1b\n\x17STORAGE_MEDIUM_EXTERNAL\x10\x04\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'openengine_events_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STORAGEMEDIUM']._serialized_start=1514
-  _globals['_STORAGEMEDIUM']._serialized_end=1670
-  _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_start=54
-  _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_end=166
-  _globals['_KVEVENTENVELOPE']._serialized_start=169
-  _globals['_KVEVENTENVELOPE']._serialized_end=300
-  _globals['_KVBATCHENVELOPE']._serialized_start=302
-  _globals['_KVBATCHENVELOPE']._serialized_end=372
-  _globals['_ENGINEERROR']._serialized_start=374
-  _globals['_ENGINEERROR']._serialized_end=418
-  _globals['_SUBSCRIBEKVEVENTSRESPONSE']._serialized_start=420
-  _globals['_SUBSCRIBEKVEVENTSRESPONSE']._serialized_end=503
-  _globals['_KVEVENTBATCH']._serialized_start=505
-  _globals['_KVEVENTBATCH']._serialized_end=601
-  _globals['_KVEVENT']._serialized_start=604
-  _globals['_KVEVENT']._serialized_end=827
-  _globals['_BLOCKSTORED']._serialized_start=830
-  _globals['_BLOCKSTORED']._serialized_end=1253
-  _globals['_BLOCKREMOVED']._serialized_start=1256
-  _globals['_BLOCKREMOVED']._serialized_end=1409
-  _globals['_ALLBLOCKSCLEARED']._serialized_start=1411
-  _globals['_ALLBLOCKSCLEARED']._serialized_end=1429
-  _globals['_KVBLOCKHASH']._serialized_start=1431
-  _globals['_KVBLOCKHASH']._serialized_end=1477
-  _globals['_OPAQUEKEYTUPLE']._serialized_start=1479
-  _globals['_OPAQUEKEYTUPLE']._serialized_end=1511
+  _globals['_STORAGEMEDIUM']._serialized_start=1826
+  _globals['_STORAGEMEDIUM']._serialized_end=1982
+  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_start=54
+  _globals['_GETKVEVENTSOURCESRESPONSE']._serialized_end=140
+  _globals['_KVEVENTSOURCE']._serialized_start=143
+  _globals['_KVEVENTSOURCE']._serialized_end=292
+  _globals['_KVENDPOINT']._serialized_start=294
+  _globals['_KVENDPOINT']._serialized_end=334
+  _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_start=336
+  _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_end=448
+  _globals['_KVEVENTENVELOPE']._serialized_start=451
+  _globals['_KVEVENTENVELOPE']._serialized_end=582
+  _globals['_KVBATCHENVELOPE']._serialized_start=584
+  _globals['_KVBATCHENVELOPE']._serialized_end=684
+  _globals['_ENGINEERROR']._serialized_start=686
+  _globals['_ENGINEERROR']._serialized_end=730
+  _globals['_SUBSCRIBEKVEVENTSRESPONSE']._serialized_start=732
+  _globals['_SUBSCRIBEKVEVENTSRESPONSE']._serialized_end=815
+  _globals['_KVEVENTBATCH']._serialized_start=817
+  _globals['_KVEVENTBATCH']._serialized_end=913
+  _globals['_KVEVENT']._serialized_start=916
+  _globals['_KVEVENT']._serialized_end=1139
+  _globals['_BLOCKSTORED']._serialized_start=1142
+  _globals['_BLOCKSTORED']._serialized_end=1565
+  _globals['_BLOCKREMOVED']._serialized_start=1568
+  _globals['_BLOCKREMOVED']._serialized_end=1721
+  _globals['_ALLBLOCKSCLEARED']._serialized_start=1723
+  _globals['_ALLBLOCKSCLEARED']._serialized_end=1741
+  _globals['_KVBLOCKHASH']._serialized_start=1743
+  _globals['_KVBLOCKHASH']._serialized_end=1789
+  _globals['_OPAQUEKEYTUPLE']._serialized_start=1791
+  _globals['_OPAQUEKEYTUPLE']._serialized_end=1823
 # @@protoc_insertion_point(module_scope)

@@ -20,6 +20,32 @@ STORAGE_MEDIUM_CPU_PINNED: StorageMedium
 STORAGE_MEDIUM_DISK: StorageMedium
 STORAGE_MEDIUM_EXTERNAL: StorageMedium
 
+class GetKvEventSourcesResponse(_message.Message):
+    __slots__ = ("sources",)
+    SOURCES_FIELD_NUMBER: _ClassVar[int]
+    sources: _containers.RepeatedCompositeFieldContainer[KvEventSource]
+    def __init__(self, sources: _Optional[_Iterable[_Union[KvEventSource, _Mapping]]] = ...) -> None: ...
+
+class KvEventSource(_message.Message):
+    __slots__ = ("transport", "endpoint_addr", "replay_endpoint", "data_parallel_rank")
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    ENDPOINT_ADDR_FIELD_NUMBER: _ClassVar[int]
+    REPLAY_ENDPOINT_FIELD_NUMBER: _ClassVar[int]
+    DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
+    transport: str
+    endpoint_addr: KvEndpoint
+    replay_endpoint: str
+    data_parallel_rank: int
+    def __init__(self, transport: _Optional[str] = ..., endpoint_addr: _Optional[_Union[KvEndpoint, _Mapping]] = ..., replay_endpoint: _Optional[str] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
+
+class KvEndpoint(_message.Message):
+    __slots__ = ("host", "port")
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    host: str
+    port: int
+    def __init__(self, host: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+
 class SubscribeKvEventsRequest(_message.Message):
     __slots__ = ("data_parallel_ranks", "include_snapshot", "start_sequence_number")
     DATA_PARALLEL_RANKS_FIELD_NUMBER: _ClassVar[int]
@@ -39,12 +65,14 @@ class KvEventEnvelope(_message.Message):
     def __init__(self, batch: _Optional[_Union[KvBatchEnvelope, _Mapping]] = ..., error: _Optional[_Union[EngineError, _Mapping]] = ...) -> None: ...
 
 class KvBatchEnvelope(_message.Message):
-    __slots__ = ("sequence_number", "data_parallel_rank")
+    __slots__ = ("sequence_number", "timestamp_unix_nanos", "data_parallel_rank")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_UNIX_NANOS_FIELD_NUMBER: _ClassVar[int]
     DATA_PARALLEL_RANK_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
+    timestamp_unix_nanos: int
     data_parallel_rank: int
-    def __init__(self, sequence_number: _Optional[int] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., timestamp_unix_nanos: _Optional[int] = ..., data_parallel_rank: _Optional[int] = ...) -> None: ...
 
 class EngineError(_message.Message):
     __slots__ = ("code", "message")

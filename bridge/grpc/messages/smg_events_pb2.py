@@ -24,39 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10smg_events.proto\x12\x12reprise.smg_events\"b\n\x18SubscribeKvEventsRequest\x12\x1d\n\x15start_sequence_number\x18\x01 \x01(\x04\x12\'\n\x1fload_records_before_first_batch\x18\x02 \x01(\x08\"\xb1\x01\n\x0fKvEventEnvelope\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12\x14\n\x07\x64p_rank\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\x08snapshot\x18\x07 \x01(\x0b\x32#.reprise.smg_events.KvSnapshotChunk\x12,\n\x04load\x18\x08 \x01(\x0b\x32\x1e.reprise.smg_events.EngineLoadB\n\n\x08_dp_rank\"S\n\x0cKvEventBatch\x12\x11\n\ttimestamp\x18\x02 \x01(\x01\x12\x30\n\x06\x65vents\x18\x03 \x03(\x0b\x32 .reprise.smg_events.KvCacheEvent\"\xe6\x01\n\nEngineLoad\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x18\n\x10waiting_requests\x18\x02 \x01(\r\x12$\n\x17waiting_uncached_tokens\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btoken_usage\x18\x04 \x01(\x01\x12\x11\n\tload_only\x18\t \x01(\x08\x12!\n\x14max_total_num_tokens\x18\x0c \x01(\x05H\x01\x88\x01\x01\x42\x1a\n\x18_waiting_uncached_tokensB\x17\n\x15_max_total_num_tokens\"W\n\x0fKvSnapshotChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\x12\x16\n\x0eunknown_before\x18\x04 \x01(\x04\"\xcd\x01\n\x0cKvCacheEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x04\x12\x34\n\x06stored\x18\x02 \x01(\x0b\x32\".reprise.smg_events.KvBlocksStoredH\x00\x12\x36\n\x07removed\x18\x03 \x01(\x0b\x32#.reprise.smg_events.KvBlocksRemovedH\x00\x12\x35\n\x07\x63leared\x18\x04 \x01(\x0b\x32\".reprise.smg_events.KvCacheClearedH\x00\x42\x06\n\x04\x64\x61ta\"\xb7\x04\n\x0eKvBlocksStored\x12+\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1b.reprise.smg_events.KvBlock\x12\x1e\n\x11parent_block_hash\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x32\n\x04tier\x18\x03 \x01(\x0e\x32\x1f.reprise.smg_events.KvCacheTierH\x01\x88\x01\x01\x12\x13\n\x06medium\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tgroup_idx\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12kv_cache_spec_kind\x18\x06 \x01(\tH\x04\x88\x01\x01\x12)\n\x1ckv_cache_spec_sliding_window\x18\x07 \x01(\rH\x05\x88\x01\x01\x12:\n\x08locality\x18\x08 \x01(\x0e\x32#.reprise.smg_events.KvCacheLocalityH\x06\x88\x01\x01\x12\x16\n\townership\x18\t \x01(\tH\x07\x88\x01\x01\x12\x16\n\tlora_name\x18\x0b \x01(\tH\x08\x88\x01\x01\x12\x17\n\ncache_salt\x18\x0c \x01(\tH\t\x88\x01\x01\x42\x14\n\x12_parent_block_hashB\x07\n\x05_tierB\t\n\x07_mediumB\x0c\n\n_group_idxB\x15\n\x13_kv_cache_spec_kindB\x1f\n\x1d_kv_cache_spec_sliding_windowB\x0b\n\t_localityB\x0c\n\n_ownershipB\x0c\n\n_lora_nameB\r\n\x0b_cache_salt\"\x85\x01\n\x0fKvBlockExtraKey\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0e\n\x04\x62lob\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06number\x18\x03 \x01(\x03H\x00\x12\x39\n\nmultimodal\x18\x04 \x01(\x0b\x32#.reprise.smg_events.KvMultimodalKeyH\x00\x42\x05\n\x03key\"5\n\x0fKvMultimodalKey\x12\x12\n\nidentifier\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\xc9\x01\n\x07KvBlock\x12\x12\n\nblock_hash\x18\x01 \x01(\x03\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nblock_size\x18\x03 \x01(\x05\x12\x14\n\x07lora_id\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0b\x63\x61\x63he_level\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x37\n\nextra_keys\x18\x06 \x03(\x0b\x32#.reprise.smg_events.KvBlockExtraKeyB\n\n\x08_lora_idB\x0e\n\x0c_cache_level\"\xc3\x02\n\x0fKvBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x03\x12\x18\n\x0b\x63\x61\x63he_level\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x32\n\x04tier\x18\x03 \x01(\x0e\x32\x1f.reprise.smg_events.KvCacheTierH\x01\x88\x01\x01\x12\x13\n\x06medium\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tgroup_idx\x18\x05 \x01(\rH\x03\x88\x01\x01\x12:\n\x08locality\x18\x06 \x01(\x0e\x32#.reprise.smg_events.KvCacheLocalityH\x04\x88\x01\x01\x12\x16\n\townership\x18\x07 \x01(\tH\x05\x88\x01\x01\x42\x0e\n\x0c_cache_levelB\x07\n\x05_tierB\t\n\x07_mediumB\x0c\n\n_group_idxB\x0b\n\t_localityB\x0c\n\n_ownership\"6\n\x0eKvCacheCleared\x12\x16\n\townership\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_ownership*\x92\x01\n\x0bKvCacheTier\x12\x1d\n\x19KV_CACHE_TIER_UNSPECIFIED\x10\x00\x12\x18\n\x14KV_CACHE_TIER_DEVICE\x10\x01\x12\x16\n\x12KV_CACHE_TIER_HOST\x10\x02\x12\x16\n\x12KV_CACHE_TIER_DISK\x10\x03\x12\x1a\n\x16KV_CACHE_TIER_EXTERNAL\x10\x04*o\n\x0fKvCacheLocality\x12!\n\x1dKV_CACHE_LOCALITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17KV_CACHE_LOCALITY_LOCAL\x10\x01\x12\x1c\n\x18KV_CACHE_LOCALITY_REMOTE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x10smg_events.proto\x12\x12reprise.smg_events\"b\n\x18SubscribeKvEventsRequest\x12\x1d\n\x15start_sequence_number\x18\x01 \x01(\x04\x12\'\n\x1fload_records_before_first_batch\x18\x02 \x01(\x08\"\xc4\x01\n\x0fKvEventEnvelope\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x04\x12\x11\n\ttimestamp\x18\x02 \x01(\x01\x12\x14\n\x07\x64p_rank\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\x08snapshot\x18\x07 \x01(\x0b\x32#.reprise.smg_events.KvSnapshotChunk\x12,\n\x04load\x18\x08 \x01(\x0b\x32\x1e.reprise.smg_events.EngineLoadB\n\n\x08_dp_rank\"S\n\x0cKvEventBatch\x12\x11\n\ttimestamp\x18\x02 \x01(\x01\x12\x30\n\x06\x65vents\x18\x03 \x03(\x0b\x32 .reprise.smg_events.KvCacheEvent\"\xe6\x01\n\nEngineLoad\x12\x18\n\x10running_requests\x18\x01 \x01(\r\x12\x18\n\x10waiting_requests\x18\x02 \x01(\r\x12$\n\x17waiting_uncached_tokens\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x13\n\x0btoken_usage\x18\x04 \x01(\x01\x12\x11\n\tload_only\x18\t \x01(\x08\x12!\n\x14max_total_num_tokens\x18\x0c \x01(\x05H\x01\x88\x01\x01\x42\x1a\n\x18_waiting_uncached_tokensB\x17\n\x15_max_total_num_tokens\"W\n\x0fKvSnapshotChunk\x12\r\n\x05index\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06\x62locks\x18\x03 \x01(\x04\x12\x16\n\x0eunknown_before\x18\x04 \x01(\x04\"\xcd\x01\n\x0cKvCacheEvent\x12\x10\n\x08\x65vent_id\x18\x01 \x01(\x04\x12\x34\n\x06stored\x18\x02 \x01(\x0b\x32\".reprise.smg_events.KvBlocksStoredH\x00\x12\x36\n\x07removed\x18\x03 \x01(\x0b\x32#.reprise.smg_events.KvBlocksRemovedH\x00\x12\x35\n\x07\x63leared\x18\x04 \x01(\x0b\x32\".reprise.smg_events.KvCacheClearedH\x00\x42\x06\n\x04\x64\x61ta\"\xb7\x04\n\x0eKvBlocksStored\x12+\n\x06\x62locks\x18\x01 \x03(\x0b\x32\x1b.reprise.smg_events.KvBlock\x12\x1e\n\x11parent_block_hash\x18\x02 \x01(\x03H\x00\x88\x01\x01\x12\x32\n\x04tier\x18\x03 \x01(\x0e\x32\x1f.reprise.smg_events.KvCacheTierH\x01\x88\x01\x01\x12\x13\n\x06medium\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tgroup_idx\x18\x05 \x01(\rH\x03\x88\x01\x01\x12\x1f\n\x12kv_cache_spec_kind\x18\x06 \x01(\tH\x04\x88\x01\x01\x12)\n\x1ckv_cache_spec_sliding_window\x18\x07 \x01(\rH\x05\x88\x01\x01\x12:\n\x08locality\x18\x08 \x01(\x0e\x32#.reprise.smg_events.KvCacheLocalityH\x06\x88\x01\x01\x12\x16\n\townership\x18\t \x01(\tH\x07\x88\x01\x01\x12\x16\n\tlora_name\x18\x0b \x01(\tH\x08\x88\x01\x01\x12\x17\n\ncache_salt\x18\x0c \x01(\tH\t\x88\x01\x01\x42\x14\n\x12_parent_block_hashB\x07\n\x05_tierB\t\n\x07_mediumB\x0c\n\n_group_idxB\x15\n\x13_kv_cache_spec_kindB\x1f\n\x1d_kv_cache_spec_sliding_windowB\x0b\n\t_localityB\x0c\n\n_ownershipB\x0c\n\n_lora_nameB\r\n\x0b_cache_salt\"\x85\x01\n\x0fKvBlockExtraKey\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\x0e\n\x04\x62lob\x18\x02 \x01(\x0cH\x00\x12\x10\n\x06number\x18\x03 \x01(\x03H\x00\x12\x39\n\nmultimodal\x18\x04 \x01(\x0b\x32#.reprise.smg_events.KvMultimodalKeyH\x00\x42\x05\n\x03key\"5\n\x0fKvMultimodalKey\x12\x12\n\nidentifier\x18\x01 \x01(\t\x12\x0e\n\x06offset\x18\x02 \x01(\x03\"\xc9\x01\n\x07KvBlock\x12\x12\n\nblock_hash\x18\x01 \x01(\x03\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12\x12\n\nblock_size\x18\x03 \x01(\x05\x12\x14\n\x07lora_id\x18\x04 \x01(\x03H\x00\x88\x01\x01\x12\x18\n\x0b\x63\x61\x63he_level\x18\x05 \x01(\x05H\x01\x88\x01\x01\x12\x37\n\nextra_keys\x18\x06 \x03(\x0b\x32#.reprise.smg_events.KvBlockExtraKeyB\n\n\x08_lora_idB\x0e\n\x0c_cache_level\"\xc3\x02\n\x0fKvBlocksRemoved\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x03\x12\x18\n\x0b\x63\x61\x63he_level\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x32\n\x04tier\x18\x03 \x01(\x0e\x32\x1f.reprise.smg_events.KvCacheTierH\x01\x88\x01\x01\x12\x13\n\x06medium\x18\x04 \x01(\tH\x02\x88\x01\x01\x12\x16\n\tgroup_idx\x18\x05 \x01(\rH\x03\x88\x01\x01\x12:\n\x08locality\x18\x06 \x01(\x0e\x32#.reprise.smg_events.KvCacheLocalityH\x04\x88\x01\x01\x12\x16\n\townership\x18\x07 \x01(\tH\x05\x88\x01\x01\x42\x0e\n\x0c_cache_levelB\x07\n\x05_tierB\t\n\x07_mediumB\x0c\n\n_group_idxB\x0b\n\t_localityB\x0c\n\n_ownership\"6\n\x0eKvCacheCleared\x12\x16\n\townership\x18\x01 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_ownership*\x92\x01\n\x0bKvCacheTier\x12\x1d\n\x19KV_CACHE_TIER_UNSPECIFIED\x10\x00\x12\x18\n\x14KV_CACHE_TIER_DEVICE\x10\x01\x12\x16\n\x12KV_CACHE_TIER_HOST\x10\x02\x12\x16\n\x12KV_CACHE_TIER_DISK\x10\x03\x12\x1a\n\x16KV_CACHE_TIER_EXTERNAL\x10\x04*o\n\x0fKvCacheLocality\x12!\n\x1dKV_CACHE_LOCALITY_UNSPECIFIED\x10\x00\x12\x1b\n\x17KV_CACHE_LOCALITY_LOCAL\x10\x01\x12\x1c\n\x18KV_CACHE_LOCALITY_REMOTE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'smg_events_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KVCACHETIER']._serialized_start=2283
-  _globals['_KVCACHETIER']._serialized_end=2429
-  _globals['_KVCACHELOCALITY']._serialized_start=2431
-  _globals['_KVCACHELOCALITY']._serialized_end=2542
+  _globals['_KVCACHETIER']._serialized_start=2302
+  _globals['_KVCACHETIER']._serialized_end=2448
+  _globals['_KVCACHELOCALITY']._serialized_start=2450
+  _globals['_KVCACHELOCALITY']._serialized_end=2561
   _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_start=40
   _globals['_SUBSCRIBEKVEVENTSREQUEST']._serialized_end=138
   _globals['_KVEVENTENVELOPE']._serialized_start=141
-  _globals['_KVEVENTENVELOPE']._serialized_end=318
-  _globals['_KVEVENTBATCH']._serialized_start=320
-  _globals['_KVEVENTBATCH']._serialized_end=403
-  _globals['_ENGINELOAD']._serialized_start=406
-  _globals['_ENGINELOAD']._serialized_end=636
-  _globals['_KVSNAPSHOTCHUNK']._serialized_start=638
-  _globals['_KVSNAPSHOTCHUNK']._serialized_end=725
-  _globals['_KVCACHEEVENT']._serialized_start=728
-  _globals['_KVCACHEEVENT']._serialized_end=933
-  _globals['_KVBLOCKSSTORED']._serialized_start=936
-  _globals['_KVBLOCKSSTORED']._serialized_end=1503
-  _globals['_KVBLOCKEXTRAKEY']._serialized_start=1506
-  _globals['_KVBLOCKEXTRAKEY']._serialized_end=1639
-  _globals['_KVMULTIMODALKEY']._serialized_start=1641
-  _globals['_KVMULTIMODALKEY']._serialized_end=1694
-  _globals['_KVBLOCK']._serialized_start=1697
-  _globals['_KVBLOCK']._serialized_end=1898
-  _globals['_KVBLOCKSREMOVED']._serialized_start=1901
-  _globals['_KVBLOCKSREMOVED']._serialized_end=2224
-  _globals['_KVCACHECLEARED']._serialized_start=2226
-  _globals['_KVCACHECLEARED']._serialized_end=2280
+  _globals['_KVEVENTENVELOPE']._serialized_end=337
+  _globals['_KVEVENTBATCH']._serialized_start=339
+  _globals['_KVEVENTBATCH']._serialized_end=422
+  _globals['_ENGINELOAD']._serialized_start=425
+  _globals['_ENGINELOAD']._serialized_end=655
+  _globals['_KVSNAPSHOTCHUNK']._serialized_start=657
+  _globals['_KVSNAPSHOTCHUNK']._serialized_end=744
+  _globals['_KVCACHEEVENT']._serialized_start=747
+  _globals['_KVCACHEEVENT']._serialized_end=952
+  _globals['_KVBLOCKSSTORED']._serialized_start=955
+  _globals['_KVBLOCKSSTORED']._serialized_end=1522
+  _globals['_KVBLOCKEXTRAKEY']._serialized_start=1525
+  _globals['_KVBLOCKEXTRAKEY']._serialized_end=1658
+  _globals['_KVMULTIMODALKEY']._serialized_start=1660
+  _globals['_KVMULTIMODALKEY']._serialized_end=1713
+  _globals['_KVBLOCK']._serialized_start=1716
+  _globals['_KVBLOCK']._serialized_end=1917
+  _globals['_KVBLOCKSREMOVED']._serialized_start=1920
+  _globals['_KVBLOCKSREMOVED']._serialized_end=2243
+  _globals['_KVCACHECLEARED']._serialized_start=2245
+  _globals['_KVCACHECLEARED']._serialized_end=2299
 # @@protoc_insertion_point(module_scope)

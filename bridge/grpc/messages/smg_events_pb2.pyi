@@ -38,16 +38,18 @@ class SubscribeKvEventsRequest(_message.Message):
     def __init__(self, start_sequence_number: _Optional[int] = ..., load_records_before_first_batch: _Optional[bool] = ...) -> None: ...
 
 class KvEventEnvelope(_message.Message):
-    __slots__ = ("sequence_number", "dp_rank", "snapshot", "load")
+    __slots__ = ("sequence_number", "timestamp", "dp_rank", "snapshot", "load")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIMESTAMP_FIELD_NUMBER: _ClassVar[int]
     DP_RANK_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     sequence_number: int
+    timestamp: float
     dp_rank: int
     snapshot: KvSnapshotChunk
     load: EngineLoad
-    def __init__(self, sequence_number: _Optional[int] = ..., dp_rank: _Optional[int] = ..., snapshot: _Optional[_Union[KvSnapshotChunk, _Mapping]] = ..., load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., timestamp: _Optional[float] = ..., dp_rank: _Optional[int] = ..., snapshot: _Optional[_Union[KvSnapshotChunk, _Mapping]] = ..., load: _Optional[_Union[EngineLoad, _Mapping]] = ...) -> None: ...
 
 class KvEventBatch(_message.Message):
     __slots__ = ("timestamp", "events")

@@ -43,6 +43,9 @@ def message_of(case: str, name: str = "smg-0.14.1") -> bytes:
 class StreamServer:
     """Streams what it is told to; one call at a time may be under way beside another.
 
+    Args:
+        sources: what it answers to who asks where its engine publishes; b"" for nothing.
+
     Attributes:
         requests: that came, in order.
         answers: what each call gets, in order: messages, and how it ends: None where it goes on
@@ -50,7 +53,9 @@ class StreamServer:
         ended: how many calls have ended.
     """
 
-    def __init__(self, service: str = SERVICE, port: int = 0) -> None:
+    def __init__(
+        self, service: str = SERVICE, port: int = 0, *, streams: bool = True, sources: bytes = b""
+    ) -> None:
         self.requests: list[bytes] = []
         self.answers: list[tuple[list[bytes], grpc.StatusCode | None]] = []
         self.ended = 0
@@ -58,8 +63,13 @@ class StreamServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_send_message_length", -1)]
         )
-        handler = grpc.unary_stream_rpc_method_handler(self._stream)
-        calls = {"SubscribeKvEvents": handler}
+        calls: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        if streams:
+            calls["SubscribeKvEvents"] = grpc.unary_stream_rpc_method_handler(self._stream)
+        if sources:
+            calls["GetKvEventSources"] = grpc.unary_unary_rpc_method_handler(
+                lambda request, context: sources
+            )
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(service, calls),)
         )

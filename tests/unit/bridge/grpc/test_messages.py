@@ -95,7 +95,7 @@ def test_a_snapshot_is_marked_with_its_parts() -> None:
 
 def test_salts_and_keys_enter_the_blocks_they_belong_to() -> None:
     blocks = [smg_pb.KvBlock(block_hash=-1 - at, token_ids=[at] * 4, block_size=4) for at in (0, 1)]
-    stored = smg_pb.KvBlocksStored(blocks=blocks, cache_salt="salt", tier=2)
+    stored = smg_pb.KvBlocksStored(blocks=blocks, cache_salt="salt", tier=smg_pb.KV_CACHE_TIER_HOST)
     batch = smg_pb.KvEventBatch(timestamp=1.5, events=[smg_pb.KvCacheEvent(stored=stored)])
     envelope = smg_pb.KvEventEnvelope(sequence_number=3)
     message = envelope.SerializeToString() + batch.SerializeToString()

@@ -1,7 +1,7 @@
 """A publisher that streams is followed: resumed, begun again, taken from a snapshot, bounded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
 
@@ -9,6 +9,7 @@ import grpc
 import pytest
 
 from bridge.grpc.bounds import STREAM_BYTES_MAX
+from bridge.grpc.messages import openengine_events_pb2 as openengine_pb
 from bridge.grpc.messages import smg_events_pb2 as pb
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.publisher import Publisher
@@ -94,7 +95,7 @@ class Bench:
 
 
 class Folded:
-    def __init__(self, records: list[LogRecord], key: PublisherKey) -> None:
+    def __init__(self, records: Sequence[LogRecord], key: PublisherKey) -> None:
         fold = Fold(open_kernel(1337))
         for offset, record in enumerate(records):
             assert fold.apply(Offset(offset), encode_record(record)) is None
@@ -118,7 +119,7 @@ async def following(server: StreamServer) -> AsyncIterator[Bench]:
         server.stop()
 
 
-def numbers(records: list[LogRecord]) -> list[tuple[str, int, int]]:
+def numbers(records: Sequence[LogRecord]) -> list[tuple[str, int, int]]:
     found = []
     for one in records:
         if isinstance(one, ResetRecord):
@@ -189,9 +190,9 @@ async def test_another_process_that_has_come_as_far_is_a_restart(server: StreamS
         one = registration(server.port)
         anchor = NO_ANCHOR._replace(cursor=Cursor(3, 6), engine_time=1_700_000_006.0)
         publisher = await bench.follow(one, anchor, answers=2)
+        await until(lambda: publisher.sequencer.stream.cursor == Cursor(5, 7))
         await until(lambda: publisher.doubted.doubt is None)
         assert bench.starts == [5, 0]  # what is missing before 6 is asked for
-        assert publisher.sequencer.stream.cursor.sequence == 7
         assert not publisher.sequencer.stream.degraded
         assert not bench.folded(one.publisher).is_degraded
 
@@ -350,6 +351,39 @@ async def test_a_server_without_streams_says_why_there_is_none() -> None:
 
 
 @scenario
+async def test_a_server_that_streams_nothing_may_say_where_its_engine_publishes() -> None:
+    place = openengine_pb.KvEndpoint(host="10.0.0.8", port=5558)
+    source = openengine_pb.KvEventSource(
+        transport="zmq",
+        endpoint_addr=place,
+        replay_endpoint="tcp://10.0.0.8:6558",
+        data_parallel_rank=1,
+    )
+    answer = openengine_pb.GetKvEventSourcesResponse(sources=[source]).SerializeToString()
+    server = StreamServer("openengine.v1.Control", streams=False, sources=answer)
+    async with following(server) as bench:
+        one = registration(server.port, kind=SGLANG, dp_rank=1)
+        await bench.follow(one, answers=0)
+        said = "publishes at tcp://10.0.0.8:5558 and replays at tcp://10.0.0.8:6558: register that"
+        await until(lambda: said in bench.pump.engines.receiver.trouble(one.publisher))
+
+
+@scenario
+async def test_a_stream_of_another_rank_alone_is_told(server: StreamServer) -> None:
+    async with following(server) as bench:
+        server.answers = [([batch(0, stored(1), rank=3)], None)]
+        one = registration(server.port)
+        publisher = await bench.follow(one)
+        receiver = bench.pump.engines.receiver
+        await until(
+            lambda: "batches of rank 3, and none of rank 0" in receiver.trouble(one.publisher)
+        )
+        assert publisher.doubted.doubt is not None
+        server.send(batch(0, stored(1)))
+        await until(lambda: not receiver.trouble(one.publisher))
+
+
+@scenario
 async def test_openengine_is_found_where_the_engines_own_is_not() -> None:
     server = StreamServer(service="openengine.v1.Control")
     async with following(server) as bench:
@@ -375,6 +409,29 @@ async def test_a_server_that_is_gone_is_found_again(server: StreamServer) -> Non
             await until(lambda: publisher.doubted.doubt is None)
         finally:
             again.stop()
+
+
+@scenario
+async def test_what_comes_from_before_confirms_nothing_until_it_has_all_come(
+    server: StreamServer,
+) -> None:
+    async with following(server) as bench:
+        server.answers = [([batch(0, stored(1))], None)]
+        one = registration(server.port)
+        publisher = await bench.follow(one)
+        await until(lambda: publisher.sequencer.stream.cursor.sequence == 0)
+        sent = 0
+        while sent < 40:  # without a pause, and of long ago
+            sent += 1
+            server.send(batch(sent, stored(sent + 1)))
+            await until(lambda: publisher.sequencer.stream.cursor.sequence == sent)  # noqa: B023
+            bench.pump.follower.watch()
+            assert publisher.doubted.doubt is not None
+        await until(lambda: publisher.doubted.doubt is None)
+        server.send(batch(41, stored(42)))
+        await until(lambda: publisher.sequencer.stream.cursor.sequence == 41)
+        bench.pump.follower.watch()
+        assert publisher.doubted.doubt is None
 
 
 @scenario
