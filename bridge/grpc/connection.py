@@ -402,7 +402,9 @@ class StreamConnection:
     def _zmq_sources(self) -> list[str]:
         """Where its engine publishes, as a server says that streams nothing; see `zmq_sources`."""
         channel = self._channel
-        for path in SOURCES_PATHS if channel is not None else ():
+        if channel is None:
+            return []
+        for path in SOURCES_PATHS:
             ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
             with suppress(grpc.RpcError):
                 answer = ask(b"", timeout=STREAM_CONNECT_MS / 1000)
