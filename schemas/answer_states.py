@@ -57,6 +57,7 @@ class Doubt(StrEnum):
     REPLAY_UNMATCHED = "replay_unmatched"  # its replay has shown no batch that came live
     REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
+    PARTLY_KNOWN = "partly_known"  # the snapshot that it began with lacks what was stored before
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     RANK_MISSING = "rank_missing"  # its stream has events of a rank that is not registered
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes

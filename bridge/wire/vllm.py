@@ -72,7 +72,9 @@ _counts: Final = msgspec.msgpack.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
 
-class _Stored(WireEvent):
+class StoredFields(WireEvent):
+    """What all of its stores have."""
+
     block_hashes: msgspec.Raw
     parent_block_hash: int | bytes | None = None
     token_ids: msgspec.Raw = NIL
@@ -139,7 +141,9 @@ class _Stored(WireEvent):
         return False
 
 
-class _Removed(WireEvent):
+class RemovedFields(WireEvent):
+    """What all of its removals have."""
+
     block_hashes: msgspec.Raw
     medium: str | None = None
     group_idx: int | None = None
@@ -161,15 +165,15 @@ class _Removed(WireEvent):
         return False
 
 
-class _StoredArray(_Stored, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
+class _StoredArray(StoredFields, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
     pass
 
 
-class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
+class _RemovedArray(RemovedFields, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
     pass
 
 
-class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
+class _StoredMap(StoredFields, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
     ownership: msgspec.Raw = NIL
     session_id: msgspec.Raw = NIL
@@ -177,7 +181,7 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     origin: str | None = None
 
     def check(self) -> None:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         if not is_empty(self.lookahead_token_ids):
             detail = "Expected blocks of their own tokens, got some that depend on later ones"
             raise EventError(DropReason.LOOKAHEAD, detail)
@@ -188,15 +192,15 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
         return self.origin is not None
 
     def is_reported(self) -> bool:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         return self.origin is not None and self.origin.upper() == _REUSED
 
     def is_shared(self) -> bool:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         return is_remote(self.locality)
 
 
-class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
+class _RemovedMap(RemovedFields, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
     ownership: msgspec.Raw = NIL
     remaining_copy_counts: msgspec.Raw = NIL
@@ -241,7 +245,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
         return removed
 
     def is_shared(self) -> bool:
-        """See `_Removed`."""
+        """See `RemovedFields`."""
         return is_remote(self.locality)
 
 
