@@ -23,10 +23,9 @@ from schemas.events import extra_key, without_adapter
 from schemas.limits import BLOCK_SIZE_MAX, MIB
 from schemas.media import MEDIA_FORMS, MediaFeatures, MediaItem, media_keys_bytes, media_rows
 
-EXTRA_KEYS_BYTES_MAX: Final = 4 * MIB  # of `extra_keys`, before they are objects: status="413"
+EXTRA_KEYS_BYTES_MAX: Final = 4 * MIB  # of a field, before it is objects: status="413"
 MEDIA_KEYS_BYTES_MAX: Final = 16 * MIB  # of the keys that media make of blocks: status="413"
 MEDIA_MAX: Final = 4096  # of one prompt: status="413"
-MEDIA_BYTES_MAX: Final = 32 * MIB  # of either, with tensors passed over: status="413"
 
 KEY_FIELDS: Final = ("extra_keys", "features", "media")
 """Of a body, by name: at most one of them says something."""
@@ -34,17 +33,26 @@ KEY_FIELDS: Final = ("extra_keys", "features", "media")
 Row = Sequence[object] | None
 
 
+class _Parts(msgspec.Struct):
+    """Of `features`, before they are objects."""
+
+    mm_hashes: msgspec.Raw
+    mm_placeholders: msgspec.Raw
+
+
 class _Decoders(NamedTuple):
     rows: Any
     media: Any
     features: Any
+    parts: Any
 
 
 _DECODERS: Final = {
     wire: _Decoders(
         module.Decoder(list[list[Any] | None] | None).decode,
         module.Decoder(list[MediaItem] | None).decode,
-        module.Decoder(MediaFeatures | None).decode,
+        module.Decoder(MediaFeatures).decode,
+        module.Decoder(_Parts).decode,
     )
     for wire, module in ((Wire.JSON, msgspec.json), (Wire.MSGPACK, msgspec.msgpack))
 }
@@ -143,7 +151,7 @@ _NOTHING: Final = (b"null", b"\xc0")
 
 
 def _read_rows(field: Field, wire: Wire, tokens: int, block_size: int) -> list[Row]:
-    _check_bytes(field, EXTRA_KEYS_BYTES_MAX)
+    _check_bytes(field, field.raw)
     rows: list[Row] = _decoded(_DECODERS[wire].rows, field, wire)
     try:
         extra_key([rows])
@@ -161,10 +169,12 @@ def _read_rows(field: Field, wire: Wire, tokens: int, block_size: int) -> list[R
 
 def _read_items(field: Field, wire: Wire) -> list[MediaItem]:
     """In any order."""
-    _check_bytes(field, MEDIA_BYTES_MAX)
     if field.name == "media":
+        _check_bytes(field, field.raw)
         items: list[MediaItem] = _decoded(_DECODERS[wire].media, field, wire)
         return items
+    parts: _Parts = _decoded(_DECODERS[wire].parts, field, wire)
+    _check_bytes(field, parts.mm_hashes, parts.mm_placeholders)
     features: MediaFeatures = _decoded(_DECODERS[wire].features, field, wire)
     try:
         return features.items()
@@ -200,10 +210,10 @@ def _checked(items: list[MediaItem], name: str, tokens: int, block_size: int) ->
     return items
 
 
-def _check_bytes(field: Field, most: int) -> None:
-    size = len(memoryview(field.raw))
-    if size > most:
-        message = f"{field.name} must be at most {most} bytes"
+def _check_bytes(field: Field, *parts: bytes | msgspec.Raw) -> None:
+    size = sum(len(memoryview(part)) for part in parts)
+    if size > EXTRA_KEYS_BYTES_MAX:
+        message = f"{field.name} must be at most {EXTRA_KEYS_BYTES_MAX} bytes"
         raise RequestError(
             "body_too_large", message, field=field.name, status=413, more=f", got {size}"
         )

@@ -255,7 +255,15 @@ def test_what_is_too_much_is_refused_before_it_costs() -> None:
     whole = [{"hash": "x" * NAME_BYTES_MAX, "offset": 0, "length": 40_000}]
     assert NAME_BYTES_MAX * 40_000 > MEDIA_KEYS_BYTES_MAX
     assert refused(media=whole) == (413, "body_too_large")
-    assert refused(extra_keys=[["x" * EXTRA_KEYS_BYTES_MAX]]) == (413, "body_too_large")
+    too_long = "x" * EXTRA_KEYS_BYTES_MAX
+    assert refused(extra_keys=[[too_long]]) == (413, "body_too_large")
+    assert refused(media=[{"hash": too_long}]) == (413, "body_too_large")
+    features: dict[str, Any] = {"mm_hashes": {"image": []}, "mm_placeholders": {"image": []}}
+    long = features | {"mm_hashes": {"image": [too_long]}}
+    assert refused(features=long) == (413, "body_too_large")
+    tensors = features | {"kwargs_data": {"image": [too_long]}}
+    small = {"model": "m", "block_size": 1, "token_ids": [1], "features": tensors}
+    assert client.post_json("/query", small).status == 200
     for odd in (
         "[" * 100_000,
         "[[36893488147419103232],null]",
