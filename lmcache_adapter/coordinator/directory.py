@@ -316,16 +316,14 @@ class Directory:
     # Looking
 
     def find(self, keys: Iterable[ChunkKey]) -> list[list[Placement]]:
-        """Where each of these is, by owner, tier and backend. Cost O(keys). Raises StorageError."""
+        """Where each of these is, by server, tier and backend. Cost O(keys). Raises StorageError."""
         with self._looking():
-            return [
-                [
-                    _placement(name, row)
-                    for name, row in self._rows(_prefix_of(key))
-                    if self._counts(name, row)
-                ]
-                for key in keys
-            ]
+            return [sorted(self._found(_prefix_of(key)), key=_order) for key in keys]
+
+    def _found(self, prefix: bytes) -> Iterator[Placement]:
+        for name, row in self._rows(prefix):
+            if self._counts(name, row):
+                yield _placement(name, row)
 
     def listed(
         self, *, tier: str, instance_id: str, backend: str, offset: int, limit: int
@@ -430,6 +428,10 @@ def _placement(name: _Name, row: _Row) -> Placement:
         size_bytes=row.size_bytes,
         shared=row.shared,
     )
+
+
+def _order(placement: Placement) -> tuple[str, str, str]:
+    return placement.instance_id, placement.tier, placement.backend
 
 
 def _is_memory_of(use: Use, instance_id: str) -> bool:

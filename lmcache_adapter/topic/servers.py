@@ -229,10 +229,13 @@ class Servers:
                 self._lose(server, UNDECODABLE)
                 self._note(server, batch.head)
             return outcome
+        gaps = self.gaps
         server, outcome = self._admit(batch, now)
+        is_after_gap = self.gaps > gaps
         if server is None:
             return outcome
-        self._count_dropped(server, batch.dropped_events)
+        if self._has_dropped(server, batch.dropped_events) and not is_after_gap:
+            self._lose(server, DROPPED)
         server.state.has_storage |= batch.event_type in _CHANGES and batch.tier == "l2"
         if not self._note(server, batch):
             return outcome
@@ -254,11 +257,12 @@ class Servers:
             return False
         return True
 
-    def _count_dropped(self, server: _Server, dropped: int) -> None:
+    @staticmethod
+    def _has_dropped(server: _Server, dropped: int) -> bool:
+        """Whether its process has dropped more than it had; a post that was lost is a gap, too."""
         state = server.state
-        if state.dropped is not None and dropped > state.dropped:
-            self._lose(server, DROPPED)
-        state.dropped = dropped
+        before, state.dropped = state.dropped, dropped
+        return before is not None and dropped > before
 
     def _server(self, instance_id: str) -> _Server | None:
         server = self._servers.get(instance_id)
