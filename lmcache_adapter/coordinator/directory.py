@@ -316,7 +316,7 @@ class Directory:
     # Looking
 
     def find(self, keys: Iterable[ChunkKey]) -> list[list[Placement]]:
-        """Where each of these is, by server, tier and backend. Cost O(keys). Raises StorageError."""
+        """Where each is, by server, tier and backend. Cost O(keys). Raises StorageError."""
         with self._looking():
             return [sorted(self._found(_prefix_of(key)), key=_order) for key in keys]
 

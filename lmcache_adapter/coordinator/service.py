@@ -29,7 +29,7 @@ from lmcache_adapter.losses import TakeLost
 from lmcache_adapter.service import Sink
 from lmcache_adapter.settings import CoordinatorSettings, Model, Models
 from lmcache_adapter.topic.batches import Batch, BatchHead
-from lmcache_adapter.topic.servers import ModelOf, Servers, ServerState
+from lmcache_adapter.topic.servers import NOT_KEPT, ModelOf, Servers, ServerState
 from lmcache_adapter.topic.writer import ServersWriter
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import DiskError, StorageError
@@ -100,7 +100,7 @@ class CoordinatorService:
             clock=clock,
         )
         self.directory = Directory(data)
-        self._problem = ""
+        self._problem = self._last_problem = ""
         self._sync_at = 0.0
         self._turn = asyncio.Lock()
         self.servers = Servers(
@@ -152,17 +152,20 @@ class CoordinatorService:
         self.servers.begin()
 
     def _keep(self, head: BatchHead, state: ServerState) -> None:
-        if (
-            isinstance(head, Batch)
-            and head.event_type == "store"
-            and len(head.entries) > self.servers.room
-        ):
-            raise DiskError(
-                action="keep a batch of LMCache",
-                path=head.instance_id,
-                detail="its servers have as many chunks as are kept",
-            )
-        self._kept(lambda: self.directory.keep(head, state))
+        def keep() -> None:
+            if (
+                isinstance(head, Batch)
+                and head.event_type == "store"
+                and len(head.entries) > self.servers.room
+            ):
+                raise DiskError(
+                    action="keep a batch of LMCache",
+                    path=head.instance_id,
+                    detail="its servers have as many chunks as are kept",
+                )
+            self.directory.keep(head, state)
+
+        self._kept(keep)
 
     def _kept(self, write: Callable[[], None]) -> None:
         """Raises StorageError, and says so once."""
@@ -171,7 +174,7 @@ class CoordinatorService:
         except StorageError as error:
             if not self._problem:
                 _logger.warning("%s. What LMCache's servers tell meanwhile is missed", error)
-            self._problem = str(error)
+            self._problem = self._last_problem = str(error)
             raise
         self._problem = ""
 
@@ -184,7 +187,7 @@ class CoordinatorService:
             CoordinatorError: 503, as one of them cannot be kept; those before it have been.
         """
         now, answer = self._clock.monotonic(), EventsAnswer()
-        lost = self.dropped.total()
+        missed = self.dropped[NOT_KEPT]
         for batch in batches:
             outcome = self.servers.take(batch, now)
             if outcome is SequenceOutcome.DUPLICATE:
@@ -195,8 +198,8 @@ class CoordinatorService:
                 answer.applied += 1
                 if batch.event_type == "config":
                     self.members.declare(batch)
-        if self._problem and self.dropped.total() > lost:
-            raise CoordinatorError(503, f"Not all of it could be kept: {self._problem}")
+        if self.dropped[NOT_KEPT] > missed:
+            raise CoordinatorError(503, f"Not all of it could be kept: {self._last_problem}")
         return answer
 
     def register(self, registration: Register) -> tuple[str, bool]:
@@ -241,7 +244,7 @@ class CoordinatorService:
         try:
             self._kept(lambda: self.directory.note(instance_id, state))
         except StorageError:
-            self._drop("not_kept")
+            self._drop(NOT_KEPT)
 
     def bind_chunk_size(self, tokens: int) -> int:
         """What all members have agreed on.

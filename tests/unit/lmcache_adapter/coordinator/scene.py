@@ -122,6 +122,11 @@ class Server:
         path = f"/instances/{self.instance_id}/heartbeat"
         return (await self.coordinator.ask("PUT", path))[0]
 
+    async def beat_of(self, coordinator: Coordinator) -> int:
+        """To another run."""
+        path = f"/instances/{self.instance_id}/heartbeat"
+        return (await coordinator.ask("PUT", path))[0]
+
     async def leave(self) -> int:
         return (await self.coordinator.ask("DELETE", f"/instances/{self.instance_id}"))[0]
 
