@@ -9,6 +9,7 @@ that our coordinator is held against: run this, then `server_process.py` and wha
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import server_process  # type: ignore[import-not-found]  # beside this file
@@ -42,10 +43,14 @@ def _recorded(app: Any, path: str) -> Any:
             "status": said["status"],
             "answer": json.loads(said["answer"]) if said["answer"] else None,
         }
-        with open(path, "a") as file:  # noqa: PTH123
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+        _append(path, json.dumps(line, separators=(",", ":")))
 
     return record
+
+
+def _append(path: str, line: str) -> None:
+    with Path(path).open("a") as file:
+        file.write(line + "\n")
 
 
 def main() -> None:

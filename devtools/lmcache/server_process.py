@@ -12,14 +12,15 @@ Takes a line of JSON for each command, and answers each with one.
 """
 
 import asyncio
-import importlib.abc
-import importlib.machinery
+import importlib
 import json
 import sys
 import threading
 import time
 import types
 from typing import Any
+
+from absent import leave_out  # type: ignore[import-not-found]  # beside this file
 
 _ABSENT = (
     "torch",
@@ -33,65 +34,8 @@ _PACKAGES = tuple(
 )
 
 
-class _Anything(type):
-    """Of a class any attribute is there, and a device is not."""
-
-    def __getattr__(cls, name: str) -> Any:
-        if name == "__members__":
-            return {}
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in ("is_available", "is_initialized"):
-            return lambda *_: False
-        return _Anything(name, (), {"__init__": lambda self, *_, **__: None})
-
-    def __or__(cls, other: Any) -> Any:
-        return object
-
-    def __ror__(cls, other: Any) -> Any:
-        return object
-
-
-class _Nothing(types.ModuleType):
-    """A module of which any name is a class without content."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if name in ("is_available", "is_initialized"):
-            return lambda *_: False
-        if name == "njit":
-            return lambda *given, **_: given[0] if given else lambda made: made
-        return _Anything(name, (), {"__init__": lambda self, *_, **__: None})
-
-
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """In the place of what is far larger than what is tried here, and of telemetry."""
-
-    def find_spec(
-        self, fullname: str, path: object, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not any(fullname == name or fullname.startswith(f"{name}.") for name in _ABSENT):
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Nothing(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        return None
-
-
 def _load() -> types.SimpleNamespace:
-    sys.meta_path.insert(0, _Absent())
-    [root] = importlib.import_module("lmcache").__path__
-    for name in _PACKAGES:  # without what they import at once: the cache itself, and torch
-        package = sys.modules[name] = types.ModuleType(name)
-        package.__path__ = [f"{root}/{name.partition('.')[2].replace('.', '/')}"]
+    leave_out(_ABSENT, _PACKAGES)
     modules = {
         "api": "lmcache.v1.distributed.api",
         "internal": "lmcache.v1.distributed.internal_api",

@@ -104,10 +104,10 @@ class Members:
 
     def declare(self, batch: Batch) -> None:
         """A batch of `config` has counted. A newer declaration takes the place of the whole one."""
-        if batch.instance_id not in self._members:
-            return
         declaration = (batch.incarnation, batch.capacity_revision)
         known = self.capacities.get(batch.instance_id)
+        if known is None and len(self.capacities) >= LMCACHE_WORKERS_MAX:
+            return
         if known is None or declaration > known.declaration:
             known = self.capacities[batch.instance_id] = Capacities(declaration)
         if declaration == known.declaration and len(known.of) < COORDINATOR_BACKENDS_MAX:

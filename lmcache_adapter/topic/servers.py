@@ -330,13 +330,17 @@ class Servers:
             self._touched.update(dict.fromkeys(server.streams))
 
     def depart(self, instance_id: str) -> ServerState | None:
-        """It has left: its memory is gone; of its streams those end that hold nothing. What is
-        known of it then; None where nothing is.
+        """It has left: its memory is gone, and any incarnation of it counts that comes now, but for
+        the memory of this one. Of its streams those end that hold nothing. What is known of it
+        then; None where nothing is.
         """
         server = self._servers.get(instance_id)
-        if server is None or server.state.departed is not None:
+        if server is None:
             return None
-        server.state.departed = server.tracker.incarnation
+        if not server.is_new:
+            server.state.departed = server.tracker.incarnation
+            server.tracker = IncarnationTracker()
+            server.state.incarnation, server.state.sequence = server.tracker.cursor
         self._empty_memory(server, LEFT)
         for publisher, stream in list(server.streams.items()):
             self._touched[publisher] = None
@@ -345,15 +349,13 @@ class Servers:
         return server.state
 
     def readmit(self, instance_id: str, now: float) -> ServerState | None:
-        """It has registered again, and begins where it stands: any incarnation of it counts. What
-        is known of it then; None where it had not left.
+        """It has registered again: its memory counts. What is known of it then; None where it had
+        not left.
         """
         server = self._servers.get(instance_id)
         if server is None or server.state.departed is None:
             return None
         server.state.departed = None
-        server.tracker = IncarnationTracker()
-        server.state.incarnation, server.state.sequence = server.tracker.cursor
         server.seen_at = now
         self._touched.update(dict.fromkeys(server.streams))
         return server.state

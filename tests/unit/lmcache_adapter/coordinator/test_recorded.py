@@ -27,8 +27,10 @@ def comparable(answer: Any) -> Any:
         shown = {
             name: comparable(value) for name, value in answer.items() if name not in UNKNOWN | OWN
         }
-        if "keys" in shown:
-            shown["keys"].sort(key=str)
+        for unordered in shown.keys() & {"keys", "placements"}:
+            shown[unordered].sort(key=str)
+        if counted := shown.get("l1_keys_by_instance"):  # LMCache's has those that hold nothing
+            shown["l1_keys_by_instance"] = {one: n for one, n in counted.items() if n}
         return shown
     return [comparable(one) for one in answer] if isinstance(answer, list) else answer
 
