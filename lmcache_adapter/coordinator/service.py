@@ -103,6 +103,7 @@ class CoordinatorService:
         self._problem = self._last_problem = ""
         self._sync_at = 0.0
         self._turn = asyncio.Lock()
+        self._unheard: set[str] = set()  # of the last run, and not of this one yet
         self.servers = Servers(
             SOURCE,
             model_of=self._model_of,
@@ -145,9 +146,10 @@ class CoordinatorService:
                 self.directory.forget(instance_id)
             else:
                 self.servers.restore(instance_id, state, now)
+                self._unheard.add(instance_id)
         for batch in self.directory.stored():
             self.servers.restore_chunk(batch)
-        self._restored_at: float | None = now
+        self._restored_at = now
         self.servers.is_current = True
         self.servers.begin()
 
@@ -189,6 +191,7 @@ class CoordinatorService:
         now, answer = self._clock.monotonic(), EventsAnswer()
         missed = self.dropped[NOT_KEPT]
         for batch in batches:
+            self._unheard.discard(batch.instance_id)
             outcome = self.servers.take(batch, now)
             if outcome is SequenceOutcome.DUPLICATE:
                 answer.duplicates += 1
@@ -215,6 +218,7 @@ class CoordinatorService:
         known = self.members.register(instance_id, registration, now=now, wall=wall)
         if known is None:
             raise CoordinatorError(503, f"Expected at most {len(self.members)} members, got more")
+        self._unheard.discard(instance_id)
         state = self.servers.readmit(instance_id, now)
         if state is not None:
             self._note(instance_id, state)
@@ -308,11 +312,10 @@ class CoordinatorService:
         for instance_id in self.members.silent(now):
             self.departed += 1
             self.leave(instance_id)
-        if self._restored_at is not None and now - self._restored_at > COORDINATOR_SILENT_S:
-            self._restored_at = None
-            for instance_id in self.servers.instances:
-                if instance_id not in self.members:
-                    self.leave(instance_id)
+        if self._unheard and now - self._restored_at > COORDINATOR_SILENT_S:
+            gone, self._unheard = self._unheard, set()
+            for instance_id in gone:
+                self.leave(instance_id)
         self.servers.rewrite(self.take_lost())
         self.servers.look()
         await self._write()

@@ -246,6 +246,10 @@ class History:
         paths = ("/directory/keys", "/directory/stats", "/quota", "/quota?tier=l1")
         return "GET", chance.choice((*paths, "/instances/usage", "/instances")), None
 
+    def beats(self) -> list[tuple[str, str, object]]:
+        """A heartbeat of each."""
+        return [("PUT", f"/instances/{name}/heartbeat", None) for name in self._names]
+
     def _key(self) -> dict[str, object]:
         return {
             "chunk_hash_hex": f"{self._random.randrange(8):064x}",
