@@ -7,6 +7,7 @@ Each exchange is a line of the file: method, path, body, status and answer. So a
 that our coordinator is held against: run this, then `server_process.py` and whatever else asks.
 """
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -59,11 +60,11 @@ def main() -> None:
 
     port, chunk_size, *path = sys.argv[1:]
     server_process._load()  # noqa: SLF001
-    from lmcache.v1.mp_coordinator.app import create_app
-    from lmcache.v1.mp_coordinator.config import MPCoordinatorConfig
-
-    app: Any = create_app(
-        MPCoordinatorConfig(
+    own = "lmcache.v1.mp_coordinator"
+    made = importlib.import_module(f"{own}.app")
+    config = importlib.import_module(f"{own}.config")
+    app: Any = made.create_app(
+        config.MPCoordinatorConfig(
             chunk_size=int(chunk_size), metrics_enabled=False, eviction_check_interval=0
         )
     )

@@ -44,6 +44,8 @@ from query_api.http.errors import ClientGoneError, RequestError
 from query_api.http.requests.bodies import Bodies
 from schemas.errors import StorageError
 
+LISTED_MAX: Final = 10_000  # of one page, as LMCache has it: 422
+
 _GIB: Final = 2**30
 _DEFAULT_SALT: Final = "_default"
 """What LMCache calls the empty salt in a path."""
@@ -296,7 +298,7 @@ class _Routes:
         if tier not in (*_TIERS, "all"):
             raise unprocessable(f"Expected tier l1, l2 or all, got: {tier[:20]}", of="query")
         offset = _number(asked, "offset", 0, 0, 2**40)
-        limit = _number(asked, "limit", 1000, 1, wire.LISTED_MAX)
+        limit = _number(asked, "limit", 1000, 1, LISTED_MAX)
         total, page = await self._looked(
             lambda: self._service.directory.listed(
                 tier="" if tier == "all" else tier,

@@ -12,7 +12,6 @@ from lmcache_adapter.coordinator.wire import Register
 from lmcache_adapter.topic.batches import Batch
 
 COORDINATOR_LEFT_S: Final = 30.0  # without a heartbeat, as LMCache's `instance_timeout`
-COORDINATOR_SILENT_S: Final = 15.0  # without one, or a batch: three of LMCache's own interval
 COORDINATOR_BACKENDS_MAX: Final = 64  # of one server's declaration: others are not shown
 
 Backend = tuple[str, str, bool]

@@ -22,7 +22,7 @@ import msgspec
 from bridge.publisher.tracker import SequenceOutcome
 from lmcache_adapter.confirmed import FollowedWorkers
 from lmcache_adapter.coordinator.directory import Directory
-from lmcache_adapter.coordinator.members import COORDINATOR_SILENT_S, Member, Members
+from lmcache_adapter.coordinator.members import Member, Members
 from lmcache_adapter.coordinator.wire import CoordinatorError, EventsAnswer, Register
 from lmcache_adapter.journal import NextIncarnation
 from lmcache_adapter.losses import TakeLost
@@ -36,6 +36,7 @@ from schemas.errors import DiskError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import HOUSEKEEPING_S
 
+COORDINATOR_SILENT_S: Final = 15.0  # without a heartbeat or a batch: three of LMCache's intervals
 COORDINATOR_SYNC_S: Final = (
     1.0  # between two moments as of which the directory survives a power cut
 )

@@ -1,9 +1,13 @@
 """The objects of a request's tokens, as LMCache's coordinator resolves them. Pure."""
 
-from lmcache_adapter.coordinator.wire import LOOKUP_TOKENS_MAX, CoordinatorError, Lookup, not_served
+from typing import Final
+
+from lmcache_adapter.coordinator.wire import CoordinatorError, Lookup, not_served
 from lmcache_adapter.settings import BLAKE3, Model
 from lmcache_adapter.topic.batches import ChunkKey
 from lmcache_adapter.wire.blake3 import chunk_names
+
+LOOKUP_TOKENS_MAX: Final = 1_000_000  # of one request by tokens: 400, as LMCache has it
 
 
 def object_keys(asked: Lookup, model: Model) -> tuple[list[ChunkKey], int]:

@@ -15,8 +15,6 @@ from schemas.identities import Name
 from schemas.limits import PORT_MAX
 
 LOOKUP_KEYS_MAX: Final = 65_536  # of one look-up by keys: 422
-LOOKUP_TOKENS_MAX: Final = 1_000_000  # of one request by tokens: 400, as LMCache has it
-LISTED_MAX: Final = 10_000  # of one page, as LMCache has it
 METADATA_MAX: Final = 64  # of one registration: 422
 
 T = TypeVar("T")

@@ -25,8 +25,9 @@ _IV: Final = (
 )
 _PERMUTATION: Final = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 _CHUNK_START, _CHUNK_END, _PARENT, _ROOT = 1, 2, 4, 8
-_BLOCK_BYTES: Final = 64
-_CHUNK_BYTES: Final = 1024
+_BLOCK: Final = 64
+_CHUNK: Final = 1024
+"""Bytes of both."""
 _MASK: Final = 2**32 - 1
 _MIXED: Final = (
     (0, 4, 8, 12),
@@ -80,26 +81,26 @@ def _compress(chaining: _Words, block: _Words, counter: int, size: int, flags: i
 def _chunk(content: bytes, counter: int, last_flags: int) -> _Words:
     """The chaining value of up to 1,024 bytes; `last_flags` come to those of its last block."""
     chaining: _Words = _IV
-    blocks = max(-(-len(content) // _BLOCK_BYTES), 1)
+    blocks = max(-(-len(content) // _BLOCK), 1)
     for at in range(blocks):
-        block = content[_BLOCK_BYTES * at : _BLOCK_BYTES * (at + 1)]
+        block = content[_BLOCK * at : _BLOCK * (at + 1)]
         flags = _CHUNK_START if at == 0 else 0
         if at == blocks - 1:
             flags |= _CHUNK_END | last_flags
-        words = unpack("<16I", block.ljust(_BLOCK_BYTES, b"\0"))
+        words = unpack("<16I", block.ljust(_BLOCK, b"\0"))
         chaining = _compress(chaining, words, counter, len(block), flags)
     return chaining
 
 
 def _tree(content: bytes, first: int, last_flags: int) -> _Words:
     """The chaining value of a subtree whose first chunk has the number `first`."""
-    if len(content) <= _CHUNK_BYTES:
+    if len(content) <= _CHUNK:
         return _chunk(content, first, last_flags)
     # The left one has the largest power of two of whole chunks that leaves something.
-    chunks = 1 << ((len(content) - 1) // _CHUNK_BYTES).bit_length() - 1
-    left = _tree(content[: _CHUNK_BYTES * chunks], first, 0)
-    right = _tree(content[_CHUNK_BYTES * chunks :], first + chunks, 0)
-    return _compress(_IV, left + right, 0, _BLOCK_BYTES, _PARENT | last_flags)
+    chunks = 1 << ((len(content) - 1) // _CHUNK).bit_length() - 1
+    left = _tree(content[: _CHUNK * chunks], first, 0)
+    right = _tree(content[_CHUNK * chunks :], first + chunks, 0)
+    return _compress(_IV, left + right, 0, _BLOCK, _PARENT | last_flags)
 
 
 def blake3(content: bytes) -> bytes:

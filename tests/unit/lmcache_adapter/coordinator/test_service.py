@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lmcache_adapter.coordinator.members import COORDINATOR_LEFT_S, COORDINATOR_SILENT_S
+from lmcache_adapter.coordinator.members import COORDINATOR_LEFT_S
+from lmcache_adapter.coordinator.service import COORDINATOR_SILENT_S
 from lmcache_adapter.settings import Model, Models
 from lmcache_adapter.worker.keys import Budget
 from schemas.answer_states import Doubt
@@ -312,7 +313,8 @@ def test_a_body_of_which_anything_is_none_is_refused_as_a_whole(tmp_path: Path) 
         async with Coordinator(tmp_path) as coordinator:
             server = Server(coordinator)
             good, bad = server.batch("store", 1), server.batch("store", 2, tier="l9")
-            for body in ({"batches": [good, bad]}, {"batches": 1}, []):
+            bodies: list[object] = [{"batches": [good, bad]}, {"batches": 1}, []]
+            for body in bodies:
                 status, answer = await coordinator.ask("POST", "/events", body)
                 assert status == 422
                 assert answer["detail"][0]["loc"] == ["body"]
