@@ -128,9 +128,11 @@ class LmcacheParts:
             self.service.start()
 
     def stop(self) -> None:
-        """Ends the thread of the sockets, within a bound; may be called again."""
+        """Ends the thread of the sockets, within a bound, and closes files; may be called again."""
         if self.service is not None:
             self.service.stop()
+        if self.coordinator is not None:
+            self.coordinator.close()
 
     async def run(self) -> None:
         """Runs all parts until it is cancelled."""

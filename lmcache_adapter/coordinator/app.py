@@ -40,7 +40,7 @@ from lmcache_adapter.coordinator.service import CoordinatorService
 from lmcache_adapter.coordinator.tokens import object_keys
 from lmcache_adapter.coordinator.wire import CoordinatorError, not_served, unprocessable
 from lmcache_adapter.topic.batches import Batch, BatchError, UnreadableBatch, decode
-from query_api.http.errors import ClientGoneError, RequestError
+from query_api.http.errors import ClientGoneError, RequestError, shown
 from query_api.http.requests.bodies import Bodies
 from schemas.errors import StorageError
 
@@ -160,7 +160,9 @@ class _Routes:
                 response = Response(status_code=499)
             except Exception:
                 self._service.faults += 1
-                _logger.exception("Unexpected error in LMCache's coordinator")
+                _logger.exception(
+                    "Unexpected error in LMCache's coordinator; the request is answered by 500"
+                )
                 response = _json({"detail": "Internal Server Error"}, 500)
             self.answered[response.status_code] += 1
             return response
@@ -210,7 +212,7 @@ class _Routes:
         instance_id = request.path_params["instance_id"]
         usage = await self._usage()
         if instance_id not in usage.names:
-            raise CoordinatorError(404, f"unknown instance {instance_id!r}")
+            raise CoordinatorError(404, f"unknown instance {shown(instance_id)}")
         return _json(usage.of(instance_id))
 
     async def fleet_usage(self, request: Request) -> Response:

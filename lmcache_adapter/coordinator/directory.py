@@ -147,8 +147,10 @@ class Directory:
             )
 
     def close(self) -> None:
-        """Makes it durable, and closes it; who looks meanwhile is told so."""
+        """Makes it durable, and closes it; who looks meanwhile is told so. May be called again."""
         with self._lookers_changed:
+            if self._is_closing:
+                return
             self._is_closing = True
             self._lookers_changed.wait_for(lambda: not self._lookers, DIRECTORY_CLOSE_S)
         try:

@@ -346,10 +346,16 @@ class CoordinatorService:
     async def end(self) -> None:
         """`run` has ended: hands over what has been told."""
         await self._write()
+
+    def close(self) -> None:
+        """Closes the directory; may be called again."""
         try:
             self.directory.close()
         except StorageError as error:
-            _logger.warning("Cannot end LMCache's directory in order: %s", error)
+            _logger.warning(
+                "Cannot end LMCache's directory in order: %s. The next start tells what is missing",
+                error,
+            )
 
     # Publishers
 

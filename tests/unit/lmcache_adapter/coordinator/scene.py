@@ -66,11 +66,13 @@ class Coordinator:
     async def __aexit__(self, *_: object) -> None:
         await self._client.aclose()
         await self.service.end()
+        self.service.close()
 
     async def die(self) -> None:
         """As after `kill -9`: nothing that waits is written, and the directory is as it is."""
         await self._client.aclose()
         self.service.directory._database.close()
+        self.service.directory._is_closing = True
 
     async def ask(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
         answered = await self._client.request(method, path, json=body)
