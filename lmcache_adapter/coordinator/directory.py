@@ -30,7 +30,7 @@ from storage.rocksdb import DIRECTORY, Database, disk_errors, new_batch
 
 DIRECTORY_VERSION: Final = 1
 DIRECTORY_CLOSE_S: Final = 2.0  # for those that look at it meanwhile
-DIRECTORY_SWEPT: Final = 4096  # rows that are deleted between two turns of the loop
+DIRECTORY_SWEPT: Final = 16_384  # rows that are looked at once a second, after a memory is gone
 
 _FORMAT, _CHUNK, _SERVERS, _OBJECTS = b"format", b"chunk", b"s", b"o"
 _MEMORY: Final = "l1"
@@ -99,6 +99,19 @@ class ObjectsFound(NamedTuple):
     page: list[tuple[ChunkKey, list[Placement]]]
 
 
+class StaleRows(NamedTuple):
+    """Rows that do not count.
+
+    Attributes:
+        emptied: how many memories had been found empty when it was looked.
+        next: from where on it is to be looked next; None: nothing is left.
+    """
+
+    emptied: int
+    keys: list[bytes]
+    next: bytes | None
+
+
 class Directory:
     """See the module. Whoever writes is of one loop; any thread may look.
 
@@ -119,7 +132,8 @@ class Directory:
         self.placements: Counter[Use] = Counter()
         self.bytes: Counter[Use] = Counter()
         self._memories: dict[str, int] = {}
-        self.is_swept = True
+        self._sweep_at: bytes | None = None
+        self._emptied = 0
         self._lookers = 0
         self._lookers_changed = threading.Condition()
         self._is_closing = False
@@ -180,6 +194,11 @@ class Directory:
         with disk_errors("sync LMCache's directory", self._path):
             self._database.sync()
 
+    @property
+    def is_swept(self) -> bool:
+        """Whether all rows count."""
+        return self._sweep_at is None
+
     # What one run tells the next
 
     def servers(self) -> Iterator[tuple[str, ServerState]]:
@@ -195,7 +214,7 @@ class Directory:
         with disk_errors("read LMCache's directory", self._path):
             for name, row in self._rows(_OBJECTS):
                 if not self._counts(name, row):
-                    self.is_swept = False
+                    self._sweep_at = _OBJECTS
                     continue
                 self._count(name, row, 1)
                 yield Batch(
@@ -275,25 +294,30 @@ class Directory:
         self._write(written)
         self._memories.pop(instance_id, None)
 
-    def sweep(self, stale: Iterable[bytes]) -> None:
-        """Deletes these rows, where they do not count yet. Raises StorageError."""
+    def stale(self) -> StaleRows:
+        """What of some rows counts no longer, from where the last call ended. Any thread."""
+        begin, emptied = self._sweep_at or _OBJECTS, self._emptied
+        found: list[bytes] = []
+        scanned = 0
+        with self._looking():
+            for key, value in self._database.scan(begin, _OBJECTS):
+                if scanned >= DIRECTORY_SWEPT:
+                    return StaleRows(emptied, found, key)
+                scanned += 1
+                if not self._counts(_read_name(key[1:]), _read_row(value)):
+                    found.append(key)
+        return StaleRows(emptied, found, None)
+
+    def sweep(self, rows: StaleRows) -> None:
+        """Deletes these rows, where they still do not count. Raises StorageError."""
         written = new_batch()
-        for key in stale:
+        for key in rows.keys:
             row = self._row(key)
             if row is not None and not self._counts(_read_name(key[1:]), row):
                 written.delete(key)
         self._write(written)
-
-    def stale(self) -> list[bytes]:
-        """Some rows that do not count; none where all do. Cost O(rows)."""
-        found: list[bytes] = []
-        with self._looking():
-            for name, row in self._rows(_OBJECTS):
-                if not self._counts(name, row):
-                    found.append(_OBJECTS + _pack(name))
-                    if len(found) >= DIRECTORY_SWEPT:
-                        break
-        return found
+        if rows.emptied == self._emptied:  # else it is looked again from the first one on
+            self._sweep_at = rows.next
 
     def _write(self, batch: object) -> None:
         with disk_errors("write LMCache's directory", self._path):
@@ -304,7 +328,8 @@ class Directory:
         if self._memories.get(instance_id, 0) == state.memories:
             return
         self._memories[instance_id] = state.memories
-        self.is_swept = False
+        self._sweep_at = _OBJECTS
+        self._emptied += 1
         for use in [one for one in self.placements if _is_memory_of(one, instance_id)]:
             del self.placements[use], self.bytes[use]
 

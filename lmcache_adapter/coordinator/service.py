@@ -334,10 +334,7 @@ class CoordinatorService:
         try:
             await asyncio.to_thread(self.directory.sync)
             if not self.directory.is_swept:
-                stale = await asyncio.to_thread(self.directory.stale)
-                self.directory.is_swept = not stale
-                if stale:
-                    self.directory.sweep(stale)
+                self.directory.sweep(await asyncio.to_thread(self.directory.stale))
         except StorageError as error:
             if not self._problem:
                 _logger.warning("%s; trying again", error)
