@@ -111,6 +111,7 @@ def server(served: Served) -> Server:
     return server
 
 
+@pytest.mark.both_forms
 def test_what_a_server_stores_and_deletes_is_answered(served: Served, server: Server) -> None:
     server.tell("store", 1, 2, 3)
     server.tell("store", 1, 2, tier="l2", backend="fs")
@@ -139,6 +140,7 @@ def test_one_that_leaves_holds_nothing_in_its_memory(served: Served, server: Ser
     served.until(lambda: served.match([1], server.name)[0] == -1, "its end")
 
 
+@pytest.mark.both_forms
 @pytest.mark.parametrize("in_order", [False, True])
 def test_what_it_holds_outlasts_a_restart(served: Served, server: Server, in_order: bool) -> None:
     server.tell("store", 1, 2)
