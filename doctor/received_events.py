@@ -337,7 +337,7 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
 
 
 def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    hybrid = [one for one in patient.ranks if one.state.sparse_blocks is not None]
+    hybrid = [one for one in patient.ranks if one.state.is_attention_only]
     if hybrid:
         blocks = sum(one.state.sparse_blocks or 0 for one in hybrid)
         yield Diagnosis(

@@ -275,7 +275,7 @@ class BatchDecoder:
     Args:
         registration: adds what events leave out; its rank must be that of the batches.
         forms: what the engine's versions may send, the likeliest first.
-        scopeless_tiers: see `ArrayPacker.batch_packer`; the forms do the same.
+        scopeless_tiers, has_rules: see `ArrayPacker.batch_packer`; the forms do the same.
 
     Attributes:
         forms: as given.
@@ -288,6 +288,7 @@ class BatchDecoder:
         *,
         forms: WireForms,
         scopeless_tiers: bool = False,
+        has_rules: bool = False,
     ) -> None:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
@@ -304,6 +305,7 @@ class BatchDecoder:
             roots=self._reports.roots,
             all_chains=self._reports.all_chains,
             scopeless_tiers=scopeless_tiers,
+            has_rules=has_rules,
         )
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:

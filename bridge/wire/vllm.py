@@ -1,8 +1,8 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `kv_cache_spec_sliding_window`, `session_id` and `ownership` name no
-block; of the last it counts that it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
+fields reads every version. `session_id` and `ownership` name no block; of the last it counts that
+it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
 block is one of the tokens behind it, too, which no query tells in time: it is left out. What is not
 listed here: `bridge.wire.batch`.
 
@@ -11,6 +11,10 @@ listed here: `bridge.wire.batch`.
     0.20.0  + group_idx       0.22.0  + kv_cache_spec_kind, kv_cache_spec_sliding_window
     0.26.0  + locality (maps only, as all that follow)
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
+
+An event of a cache group of sliding windows or of recurrent layers names the blocks that are kept
+of a chain, and has the tokens of the whole chain. What an engine needs of such a group is said by
+its kind and its window (`last_blocks_of`); of chunks of local attention no field says it.
 
 Offloading names the tokens of a block on another tier (`self_describing_kv_events`, since 0.24),
 and never its extra keys: what has a salt or an image looks like a plain prompt's block. Mooncake's
@@ -68,6 +72,13 @@ KIND: Final = VLLM
 
 _REUSED: Final = "REUSED"
 
+MAMBA: Final = "mamba"
+WINDOWED: Final = frozenset({"sliding_window", "sliding_window_mla"})
+"""Kinds of cache groups whose rule is known."""
+
+WINDOW_MAX: Final = 2**31 - 1  # tokens; of what is above it no rule is known
+
+_window: Final = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=2, le=WINDOW_MAX)])
 _counts: Final = msgspec.msgpack.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
@@ -96,6 +107,7 @@ class StoredFields(WireEvent):
         parent = parent_of(self.parent_block_hash)
         block_size = block_size_of(self.block_size)
         keys = extra_keys_of(self.extra_keys, lora_name)
+        spec_kind = name_of(self.kv_cache_spec_kind)
         medium, shared = medium_of(self.medium), self.is_shared()
         is_on_gpu = medium is Medium.GPU and not shared
         by_tokens = origin.registration.kv_offloading == "lmcache"
@@ -111,7 +123,8 @@ class StoredFields(WireEvent):
             shared=shared,
             lora_name=lora_name,
             group=group_of(self.group_idx),
-            spec_kind=name_of(self.kv_cache_spec_kind),
+            spec_kind=spec_kind,
+            last_blocks=last_blocks_of(spec_kind, self.kv_cache_spec_sliding_window, block_size),
             reported=self.is_reported(),
             extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
@@ -249,6 +262,22 @@ class _RemovedMap(RemovedFields, tag="BlockRemoved", tag_field="type", forbid_un
         return is_remote(self.locality)
 
 
+def last_blocks_of(spec_kind: str, window: msgspec.Raw, block_size: int) -> int:
+    """How many blocks of a cache group the engine needs at the end of a prefix that it reuses; 0
+    where that is not known, or is none of a sparse group. vLLM 0.33.0:
+    `SlidingWindowManager._contiguous_blocks_for_hit`, `MambaManager.find_longest_cache_hit`.
+    """
+    if spec_kind == MAMBA:
+        return 1
+    if spec_kind not in WINDOWED or not block_size:
+        return 0
+    try:
+        tokens: int = _window.decode(window)
+    except DECODING_ERRORS:
+        return 0
+    return -(-(tokens - 1) // block_size)
+
+
 def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
     """One key for each block, () when no block has any.
 
@@ -274,4 +303,6 @@ _FORMS: Final = forms_of(
 def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
     """The decoder of a vLLM publisher's messages."""
     is_named = registration.kv_offloading != "lmcache"
-    return BatchDecoder(registration, packer, forms=_FORMS, scopeless_tiers=is_named)
+    return BatchDecoder(
+        registration, packer, forms=_FORMS, scopeless_tiers=is_named, has_rules=True
+    )

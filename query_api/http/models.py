@@ -127,6 +127,13 @@ class DetailedMatch(PublishedMatch, gc=False):
     state: Annotated[str, Meta(description="`exact`, `unconfirmed`, `degraded` or `stale`.")]
     reason: Annotated[str, Meta(description="Why it is not `exact`, in one word; else empty.")]
     since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+    ended_by_group: Annotated[
+        int | None,
+        Meta(
+            description="Of a hybrid model: the number of the cache group that lacks what the"
+            " engine needs to reuse as much as its full attention holds; null where none does."
+        ),
+    ]
 
 
 PublishedMatches = dict[str, dict[str, PublishedMatch]]
@@ -157,6 +164,7 @@ class DetailedWalk(InstanceWalk, gc=False):
     state: str
     reason: str
     since: float
+    ended_by_group: int | None
 
 
 class ConductorMatches(msgspec.Struct, kw_only=True):

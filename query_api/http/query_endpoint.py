@@ -31,6 +31,7 @@ from query_api.http.requests.queries import (
     answer_hash_query,
     answer_query,
     is_known,
+    limiting_groups,
     prefixes_of,
     read_hash_query,
     read_octets_query,
@@ -233,7 +234,10 @@ class HotRoutes(PostEndpoint):
                     name: _UNPROVEN if one.state is AnswerState.EXACT else one
                     for name, one in standings.items()
                 }
-            matches, answer = self._encode(query, standings, matches, request)
+            groups: dict[str, int] = {}
+            if options.detail:
+                groups = limiting_groups(kernel, query, by_hash=route.by_hash)
+            matches, answer = self._encode(query, standings, groups, matches, request)
         else:
             answer = encode_matches(query.tenant_id, matches, wire)
         tokens = len(query.content) // 4
@@ -245,6 +249,7 @@ class HotRoutes(PostEndpoint):
     def _encode(
         query: Query,
         standings: dict[str, Standing],
+        groups: dict[str, int],
         matches: list[InstanceMatch],
         request: _Request,
     ) -> tuple[list[InstanceMatch], bytes]:
@@ -265,7 +270,7 @@ class HotRoutes(PostEndpoint):
             }
             matches = [match for match in matches if match[0] in standings]
         if options.detail:
-            return matches, encode_detailed(query.tenant_id, matches, standings, wire)
+            return matches, encode_detailed(query.tenant_id, matches, standings, groups, wire)
         return matches, encode_matches(query.tenant_id, matches, wire)
 
     @staticmethod

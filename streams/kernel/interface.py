@@ -30,7 +30,8 @@ COUNTERS = (
     "block_size_mismatch",  # blocks stored with another block size than registered: dropped
     "token_count_mismatch",  # blocks stored with tokens that do not cover them: dropped
     "extra_keys_mismatch",  # blocks stored with another number of extra keys: dropped
-    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: dropped
+    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix and has no
+    # rule: dropped
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
     "waiting",  # objects stored whose block no engine has announced yet: kept until one does
@@ -64,6 +65,9 @@ class RankMatch(NamedTuple):
 
 class InstanceMatch(NamedTuple):
     """What one instance holds of a prompt, in tokens.
+
+    All that it can use: of hybrid models as far as each cache group has what it needs
+    (`streams.kernel.sparse_groups`), on the tiers that count.
 
     `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium
     alone, on any rank, shared pools included. `ranks` is sorted.
@@ -243,6 +247,14 @@ class ReadOnlyKernel(Protocol):
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def limiting_groups(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[tuple[str, int]]:
+        """The instances whose `longest` of such a query would be longer by their full attention
+        alone, each with the number of the cache group that ended it; sorted. Cost as `query`.
+        """
         ...
 
     def query_by_engine_hash(
@@ -425,14 +437,26 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def sparse_blocks(self, publisher: PublisherId, /) -> int | None:
-        """How many blocks it has announced since `clear` of cache groups that no answer counts and
-        its engine needs (`schemas.events.NEEDED_SPEC_KINDS`); None where no such group is known: an
-        event that names no block tells of one. No row says so. Cost O(1).
+        """How many blocks it has announced since `clear` of sparse cache groups that its engine
+        needs (`schemas.events.NEEDED_SPEC_KINDS`); None where no such group is known: an event that
+        names no block tells of one. No row says so. Cost O(1).
         """
         ...
 
-    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
-        """It had, when its rows were written."""
+    def by_rule(self, publisher: PublisherId, /) -> bool:
+        """Whether there are such groups, and the rule of each is known, by which answers count
+        (`streams.kernel.sparse_groups`). Cost O(1).
+        """
+        ...
+
+    def forms_prefixes(self, publisher: PublisherId, /) -> bool:
+        """Whether it has stored blocks of a group that forms prefixes, since `clear`. Cost O(1)."""
+        ...
+
+    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, by_rule: bool, /) -> None:
+        """It had, when its rows were written, and they were. Where they were not, its rows say so
+        from now on, if they have rules.
+        """
         ...
 
     def unheld_removed(self, publisher: PublisherId, /) -> int | None:

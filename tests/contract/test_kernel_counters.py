@@ -12,7 +12,7 @@ from schemas.limits import HOLD_COUNT_MAX
 from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import COUNTERS, PublisherId
-from streams.kernel.reference import GROUP_MAX
+from streams.kernel.sparse_groups import GROUP_MAX
 from tests.contract.kernels import BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,

@@ -363,6 +363,24 @@ def answer_hash_query(
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
 
 
+def limiting_groups(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> dict[str, int]:
+    """The cache group that ended an instance's prefix, of those where one did: of the same query.
+    Cost as the query's.
+    """
+    if query.block_size > BLOCK_SIZE_MAX:
+        return {}
+    if by_hash:
+        scope, _ = named_scope(kernel, query)
+        return dict(kernel.limiting_groups(scope, query.content, query.instance_id))
+    scope, forms = block_keys(kernel, query)
+    blocks = len(query.content) // (4 * query.block_size)
+    found: dict[str, int] = {}
+    for keys in reversed(forms):  # the newest form has the last word
+        hashes = kernel.prefix_hashes(scope, query.content, keys, blocks)
+        found |= dict(kernel.limiting_groups(scope, hashes, query.instance_id))
+    return found
+
+
 def prefixes_of(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> bytes:
     """The prefix hashes that `answer_query` or `answer_hash_query` may look for, (n,) u64 LE: with
     the request's salt and without it, and of blocks of pairs, too: what it means is up to the table

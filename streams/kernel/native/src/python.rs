@@ -108,7 +108,7 @@ impl Kernel {
                     return Vec::new();
                 };
                 let scope = &state.index.scopes[number as usize];
-                walk::query(scope, state.index.placement, &self.core.hasher, prompt, instance_id)
+                walk::query(&state, scope, &self.core.hasher, prompt, instance_id)
             }))
         })?;
         Classes::get(py)?.matches(&answer, py)
@@ -175,12 +175,33 @@ impl Kernel {
         known.map(|known| known.sparse_blocks).map_err(unknown(publisher))
     }
 
-    #[pyo3(signature = (publisher, blocks, /))]
-    fn set_sparse_blocks(&self, publisher: u64, blocks: u64) -> PyResult<()> {
+    #[pyo3(signature = (publisher, blocks, by_rule, /))]
+    fn set_sparse_blocks(&self, publisher: u64, blocks: u64, by_rule: bool) -> PyResult<()> {
         let set = |turn: &mut WriteTurn| {
-            turn.publisher(publisher).map(|(known, _)| known.sparse_blocks = Some(blocks))
+            let (known, index) = turn.publisher(publisher)?;
+            known.sparse_blocks = Some(blocks);
+            if !by_rule {
+                index.unrule(known);
+            }
+            Ok(())
         };
-        self.write(set).map_err(unknown(publisher))
+        self.change(set).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn forms_prefixes(&self, publisher: u64) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known.map(|known| known.has_base || known.groups > 0).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn by_rule(&self, publisher: u64) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known
+            .map(|known| known.sparse_blocks.is_some() && !known.unruled)
+            .map_err(unknown(publisher))
     }
 
     #[pyo3(signature = (publisher, /))]
@@ -384,6 +405,28 @@ impl Kernel {
         let (prefixes, _) = hashes.as_bytes().as_chunks();
         let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
         self.matches(scope, &Prompt::Hashes(prefixes), instance_id, is_long)
+    }
+
+    #[pyo3(signature = (scope, hashes, instance_id, /))]
+    fn limiting_groups(
+        &self,
+        scope: &Bound<'_, PyAny>,
+        hashes: &Bound<'_, PyAny>,
+        instance_id: Option<&str>,
+    ) -> PyResult<Vec<(String, u32)>> {
+        let hashes = bytes_of(hashes)?;
+        let (prefixes, _) = hashes.as_bytes().as_chunks();
+        let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
+        let py = scope.py();
+        let found = with_scope(scope, |key| {
+            Ok(detached_if(is_long, py, || {
+                let state = self.core.state.read();
+                let Some(&number) = state.index.scope_ids.get(&key) else { return Vec::new() };
+                let scope = &state.index.scopes[number as usize];
+                walk::limiting_groups(&state, scope, prefixes, instance_id)
+            }))
+        })?;
+        Ok(found.into_iter().map(|(name, group)| (name.to_string(), group)).collect())
     }
 
     #[pyo3(signature = (tenant_id, model_name, hashes, /))]

@@ -98,7 +98,7 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
         } else {
             Prompt::Tokens(&content, &keys)
         };
-        walk::walk(asked, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
+        walk::walk(&state, asked, &core.hasher, &prompt, instance_id, seen.as_mut())
     };
     let hit_tokens = walked.as_ref().map_or(0, Walked::most);
     let text = if kind.form == Form::Msgpack {

@@ -10,6 +10,8 @@ use crate::hashing::{Placement, PrefixHasher};
 use crate::roster::{Bits, MissedParts, Misses, RosterEntry};
 use crate::scope::Scope;
 use crate::slots::EMPTY_SET;
+use crate::sparse_walk;
+use crate::state::State;
 
 /// Blocks hashed at a time: a miss costs at most so many hashes in vain.
 const AHEAD: usize = 32;
@@ -123,23 +125,43 @@ impl RosterEntry {
 }
 
 pub fn query(
+    state: &State,
     scope: &Scope,
-    placement: Placement,
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
 ) -> Vec<InstanceDepths> {
-    let walked = walk(scope, placement, hasher, prompt, instance_id, None);
+    let walked = walk(state, scope, hasher, prompt, instance_id, None);
     walked.map_or_else(Vec::new, |walked| {
         walked.roster.iter().map(|entry| walked.depths(entry)).collect()
     })
 }
 
+/// The instances whose longest prefix would be longer by their full attention alone, each with the
+/// cache group that ended it.
+pub fn limiting_groups(
+    state: &State,
+    scope: &Scope,
+    prefixes: &[[u8; 8]],
+    instance_id: Option<&str>,
+) -> Vec<(Arc<str>, u32)> {
+    let roster = match instance_id {
+        None => scope.roster.entries(),
+        Some(wanted) => scope.roster.of(wanted),
+    };
+    let mut alive = Alive::new(Bits::new(&scope.sets.masks, roster));
+    let hashes = prefixes.iter().map(|&hash| u64::from_le_bytes(hash));
+    alive.walk(scope, roster, state.index.placement, hashes, None);
+    let mut cut = Vec::new();
+    alive.limit(state, scope, roster, prefixes, Some(&mut cut));
+    cut
+}
+
 /// None where there is nobody to ask. `seen` is given the prefix hashes, u64 LE, as far as they were
 /// looked at.
 pub fn walk<'a>(
+    state: &State,
     scope: &'a Scope,
-    placement: Placement,
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
@@ -152,6 +174,7 @@ pub fn walk<'a>(
     if roster.is_empty() {
         return None;
     }
+    let placement = state.index.placement;
     let misses = instance_id.is_none().then_some(&scope.roster.misses);
     let masks = &scope.sets.masks;
     let mut alive = Alive::new(match instance_id {
@@ -171,16 +194,28 @@ pub fn walk<'a>(
                 previous = Some(prefix);
                 prefix
             });
-            alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
+            let mut hashes = Vec::new();
+            if seen.is_none() && state.index.has_rules {
+                alive.walk(scope, roster, placement, prefixes, Some(&mut hashes));
+            } else {
+                alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
+            }
+            if state.index.has_rules {
+                let hashes = seen.as_deref().unwrap_or(&hashes);
+                alive.limit(state, scope, roster, hashes.as_chunks().0, None);
+            }
             let mut paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
             if is_held(scope, placement, paired.next()) {
                 let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
-                is_mixed = alive.walk_pairs(scope, placement, roster, paired, seen);
+                is_mixed = alive.walk_pairs(state, scope, roster, paired, seen);
             }
         }
         Prompt::Hashes(hashes) => {
             let prefixes = hashes.iter().map(|&hash| u64::from_le_bytes(hash));
             alive.walk(scope, roster, placement, prefixes, seen);
+            if state.index.has_rules {
+                alive.limit(state, scope, roster, hashes, None);
+            }
         }
     }
     Some(Walked { roster, misses, alive, block_size: block_size as u64, is_mixed })
@@ -399,22 +434,39 @@ impl Alive {
     #[cold]
     fn walk_pairs(
         &mut self,
+        state: &State,
         scope: &Scope,
-        placement: Placement,
         roster: &[RosterEntry],
         prefixes: PairedPrefixes,
-        mut seen: Option<&mut Vec<u8>>,
+        seen: Option<&mut Vec<u8>>,
     ) -> bool {
         let mut paired = Self::new(Bits::new(&scope.sets.masks, roster));
-        if let Some(seen) = &mut seen {
-            seen.clear();
+        let mut unseen = Vec::new();
+        let seen = seen.unwrap_or(&mut unseen);
+        seen.clear();
+        paired.walk(scope, roster, state.index.placement, prefixes, Some(seen));
+        if state.index.has_rules {
+            paired.limit(state, scope, roster, seen.as_chunks().0, None);
         }
-        paired.walk(scope, roster, placement, prefixes, seen);
         let is_mixed = self.depths.iter().any(|&depth| depth > 0);
         for (depth, other) in self.depths.iter_mut().zip(paired.depths) {
             *depth = other.max(*depth);
         }
         is_mixed
+    }
+
+    /// Cuts depths to what instances with sparse cache groups can use.
+    #[cold]
+    fn limit(
+        &mut self,
+        state: &State,
+        scope: &Scope,
+        roster: &[RosterEntry],
+        prefixes: &[[u8; 8]],
+        cut: Option<&mut Vec<(Arc<str>, u32)>>,
+    ) {
+        let depths = (&mut self.depths[..], &self.bits);
+        sparse_walk::limit(state, scope, roster, depths, prefixes, cut);
     }
 
     /// Those without a bit in `mask` have ended before the block at `depth`.

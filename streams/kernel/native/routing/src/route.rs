@@ -213,7 +213,7 @@ fn look_up<'a>(asked: &Asked<'a>, roster: &Roster, core: &Core) -> Option<Prefix
     let size = asked.block_size as usize;
     let hashes = walk::prefix_hashes(&core.hasher, prompt.0, prompt.1, size, usize::MAX);
     let by_hash = Prompt::Hashes(hashes.as_chunks().0);
-    let walked = walk::walk(known, index.placement, &core.hasher, &by_hash, None, None)?;
+    let walked = walk::walk(&state, known, &core.hasher, &by_hash, None, None)?;
     let mut held = vec![[0; 3]; roster.targets.len()];
     let mut longest = 0;
     let mut at = 0;
