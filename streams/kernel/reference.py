@@ -47,7 +47,7 @@ from schemas.identities import (
     waiting_scope,
 )
 from schemas.limits import HOLD_COUNT_MAX
-from streams.bounds import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
+from streams.bounds import GROUP_MAX, LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
     SHARED,
@@ -74,7 +74,6 @@ from streams.kernel.interface import (
 )
 from streams.kernel.scan import scan_query
 from streams.kernel.sparse_groups import (
-    GROUP_MAX,
     RULES_MASK,
     UNRULED_KEY,
     Rules,

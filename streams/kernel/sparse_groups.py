@@ -36,10 +36,9 @@ from typing import Final, NamedTuple
 
 import xxhash
 
+from streams.bounds import GROUP_MAX
 from streams.kernel.changes import SHARED
 from streams.kernel.interface import InstanceMatch, RankMatch
-
-GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes
 
 RULES_MASK: Final = xxhash.xxh3_64_intdigest(b"rules")
 """With the number of a cache group, the key of the entry that says by which rule it is used."""

@@ -9,10 +9,10 @@ import xxhash
 from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
+from streams.bounds import GROUP_MAX
 from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import COUNTERS, PublisherId
-from streams.kernel.sparse_groups import GROUP_MAX
 from tests.contract.kernels import BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,

@@ -8,11 +8,11 @@ import pytest
 
 from schemas.events import SPARSE_SPEC_KINDS, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import GROUPS_DIFFER, Medium
+from streams.bounds import GROUP_MAX
 from streams.kernel import open_kernel
 from streams.kernel.changes import engine_key
 from streams.kernel.interface import PublisherId
 from streams.kernel.reference import GROUPS_MASK
-from streams.kernel.sparse_groups import GROUP_MAX
 from tests.contract.kernels import ALL, kernel_of
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
 from tests.strategies import BLOCK_SIZE, prompt_hashes, scope_of, u64s
