@@ -318,9 +318,8 @@ class Tokenizer:
 
     async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""
-        engines = [
-            one for one in self._engines.of_model(prompt.model, tenant_id) if one.kind != SGLANG
-        ]
+        every = self._engines.of_model(prompt.model, tenant_id)
+        engines = [one for one in every if one.kind != SGLANG]
         if not engines:
             text = "the messages have parts that are no text, and no engine can be asked about them"
             raise NoTokensError(NoTokens.MEDIA, text)
@@ -331,13 +330,15 @@ class Tokenizer:
             raise NoTokensError(NoTokens.BUSY, text)
         self._asked_of_media += 1
         try:
-            rendered = await self._rendered(engine, prompt)
-            if rendered is not None:
-                return rendered
-            found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
+            made = await self._rendered(engine, prompt)
+            if made is None:
+                found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
+                made = Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
         finally:
             self._asked_of_media -= 1
-        return Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
+        # Others would have to read the media, too: they are not asked, and stay unproven.
+        is_alone = len(every) == 1 and self._engines.are_all(prompt.model, tenant_id)
+        return made._replace(is_proven=is_alone and not unseen(prompt, engine.kind))
 
     async def _rendered(self, engine: Engine, prompt: ChatPrompt) -> Tokens | None:
         """The tokens with what the engine calls the media among them; None where it does not say
