@@ -142,9 +142,9 @@ class Tokenizer:
         self._turn = 0
         # By base URL, of /render with its path, and whether they are of media alone.
         self._pauses: OrderedDict[tuple[str, bool], float] = OrderedDict()
-        self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._probed: OrderedDict[tuple[str, Engine], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
-        self._proving: set[tuple[str, Shape, str]] = set()
+        self._proving: set[tuple[str, Shape, Engine]] = set()
         self._watch: asyncio.Task[None] | None = None
 
     def read(self) -> None:
@@ -420,14 +420,14 @@ class Tokenizer:
             self._turn += 1
             left = [engines[self._turn % len(engines)]]
         for engine in left:
-            key = prompt.model, shape, engine.url
+            key = prompt.model, shape, engine
             is_silent = self._pauses.get((engine.url, False), 0.0) > now
             if not is_silent and key not in self._proving:
                 self._begin(self._prove(key, engine, prompt, made))
         return bool(engines) and not is_lacking and self._engines.are_all(prompt.model, tenant_id)
 
     async def _prove(
-        self, key: tuple[str, Shape, str], engine: Engine, prompt: _Text, made: "_Made"
+        self, key: tuple[str, Shape, Engine], engine: Engine, prompt: _Text, made: "_Made"
     ) -> None:
         self._proving.add(key)
         try:
@@ -530,7 +530,7 @@ class Tokenizer:
             await asyncio.sleep(PROBED_LOOK_S)
 
     async def _probe(self, model: LocalModel, engine: Engine) -> None:
-        key = model.name, engine.url
+        key = model.name, engine
         now = self._clock.monotonic()
         if now < self._probed.get(key, -PROBED_AGAIN_S) + PROBED_AGAIN_S:
             return

@@ -599,6 +599,9 @@ def test_tokens_are_proven_once_each_engine_has_made_such_ones(path: Path) -> No
         world.tokens(HI),
     )
     assert [one.is_proven for one in (first, second, joined, again)] == [False, True, False, True]
+    world.engines.engines[0] = ENGINE._replace(life=1)
+    restarted, again = world.run(world.tokens(HI), world.tokens(HI))
+    assert (restarted.is_proven, again.is_proven) == (False, True), "it may have other flags"
     world.engines.knows_all = False
     (unknown,) = world.run(world.tokens(HI))
     assert not unknown.is_proven, "an engine without HTTP may make others"
