@@ -12,7 +12,7 @@ import pytest
 
 from bridge.wire import open_source
 from schemas.events import ClearedBlocks, RemovedBlocks, encode_events
-from schemas.identities import Medium, PrefixScope, StreamKey
+from schemas.identities import COPIES_UNKNOWN, Medium, PrefixScope, StreamKey
 from schemas.registration import PublisherKind
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -132,9 +132,41 @@ def test_a_report_of_a_hit_adds_no_block_that_the_group_has_not(bench: Bench, ma
     publisher = bench.publisher()
     bench.store(publisher, LONG)
     sparse(bench, publisher, LONG, 3, **{mark: True})
-    sparse(bench, publisher, LONG, 0, 1, 2, 3, **{mark: True})
+    sparse(bench, publisher, LONG[:4], 0, 1, 2, 3, **{mark: True})
     assert bench.ask(LONG[:3]) == {"a": 0}
     assert bench.ask(LONG) == {"a": 4}
+
+
+def test_what_may_be_a_report_or_further_copies_is_doubted(bench: Bench) -> None:
+    """All that a hit needs is held, and some of the rest is not: it may have been computed again."""
+    publisher = bench.publisher()
+    bench.store(publisher, LONG)
+    window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 2, "undecided": True}
+    sparse(bench, publisher, LONG, 5, 6, 7, **window)
+    assert bench.kernel.left_out(publisher) == []
+    sparse(bench, publisher, LONG, *range(8), **window)
+    assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 5)]
+    assert bench.ask(LONG[:5]) == {"a": 0}
+    assert bench.ask(LONG) == {"a": 8}
+    bench.apply(publisher, gone(LONG, *range(5), group=1))
+    assert bench.kernel.left_out(publisher) == []
+
+
+@pytest.mark.parametrize("mark", ["reported", "undecided"])
+def test_what_is_computed_again_is_stored_though_some_of_it_is_left(
+    bench: Bench, mark: str
+) -> None:
+    """Full attention was evicted, and of the window no more than its middle is left."""
+    publisher = bench.publisher()
+    bench.store(publisher, LONG)
+    window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 3, mark: True}
+    sparse(bench, publisher, LONG, *range(8), **window)
+    bench.apply(publisher, gone(LONG, *range(8), group=0))
+    bench.apply(publisher, gone(LONG, 0, 1, 2, 6, 7, group=1))
+    bench.store(publisher, LONG, **{mark: True})
+    sparse(bench, publisher, LONG, *range(8), **window)
+    assert (bench.ask(LONG), bench.ask(LONG[:3])) == ({"a": 8}, {"a": 3})
+    assert bench.kernel.left_out(publisher) == []
 
 
 @pytest.mark.parametrize(
