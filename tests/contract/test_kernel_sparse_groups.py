@@ -138,7 +138,7 @@ def test_a_report_of_a_hit_adds_no_block_that_the_group_has_not(bench: Bench, ma
 
 
 def test_what_may_be_a_report_or_further_copies_is_doubted(bench: Bench) -> None:
-    """All that a hit needs is held, and some of the rest is not: it may have been computed again."""
+    """All that a hit needs is held, and of the rest not all: it may have been computed again."""
     publisher = bench.publisher()
     bench.store(publisher, LONG)
     window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 2, "undecided": True}
