@@ -579,6 +579,7 @@ class ReferenceKernel:
             return
         if is_placeholder(event):
             self._store_placeholders(publisher, owner, event, keys, moves)
+            self._place_sparse(publisher, owner, event)
             return
         if event.aliases:
             for key, alias in zip(keys, _u64s(event.aliases), strict=True):

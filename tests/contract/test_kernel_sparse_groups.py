@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bridge.wire import open_source
-from schemas.events import ClearedBlocks, RemovedBlocks, encode_events
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import COPIES_UNKNOWN, Medium, PrefixScope, StreamKey
 from schemas.registration import PublisherKind
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
@@ -103,6 +103,25 @@ def test_a_window_needs_its_last_blocks_whichever_group_comes_first(
     assert (bench.ask(LONG), limiting(bench, LONG)) == ({"a": 0}, {"a": 0})
     sparse(bench, publisher, LONG, 0, 1, **window)
     assert (bench.ask(LONG), limiting(bench, LONG)) == ({"a": 4}, {})
+
+
+def test_a_block_is_placed_by_full_attention_that_has_moved_to_another_tier(bench: Bench) -> None:
+    publisher = bench.publisher()
+    sparse(bench, publisher, LONG, 0)
+    bench.store(publisher, LONG)
+    state = StoredBlocks(
+        sequence=1,
+        hashes=named(LONG, 7),
+        tokens=prompt_tokens(LONG),
+        block_size=BLOCK_SIZE,
+        group=1,
+        spec_kind="mamba",
+        last_blocks=1,
+    )
+    moved = StoredBlocks(sequence=1, hashes=named(LONG, *range(8)), medium=Medium.CPU)
+    batch = [gone(LONG, *range(8), group=0), state, moved]
+    bench.kernel.apply(publisher, encode_events(batch), 0)
+    assert bench.ask(LONG) == {"a": 8}
 
 
 def test_the_group_that_cuts_shortest_is_the_one_that_ended_it(bench: Bench) -> None:

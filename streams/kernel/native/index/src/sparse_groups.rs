@@ -63,9 +63,18 @@ impl WriteTurn<'_> {
         Ok(true)
     }
 
-    /// Full attention has been stored: it says which blocks those of its names are.
+    /// Full attention has been stored: it says which blocks those of its names are, where there are
+    /// sparse groups.
+    #[inline]
+    pub fn place_if_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
+        if self.publisher(id)?.0.rules.is_empty() {
+            return Ok(());
+        }
+        self.place_sparse(id, event)
+    }
+
     #[cold]
-    pub fn place_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
+    fn place_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         index.settle_rules(publisher);
         let masks: Vec<u64> = publisher.rules.iter().map(|rule| group_mask(rule.group)).collect();
