@@ -32,6 +32,8 @@ _REMOTE: Final = "REMOTE"
 class _Stored(StoredFields, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
     token_offset: msgspec.Raw = NIL
 
+    has_rules: ClassVar[bool] = False  # how its cache manager finds prefixes was not read
+
     def check(self) -> None:
         """See `StoredFields`."""
         _check_own(self.medium)

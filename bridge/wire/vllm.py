@@ -84,7 +84,13 @@ _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
 
 class StoredFields(WireEvent):
-    """What all of its stores have."""
+    """What all of its stores have.
+
+    Attributes:
+        has_rules: whether what an engine needs of sparse groups is as vLLM needs it.
+    """
+
+    has_rules: ClassVar[bool] = True
 
     block_hashes: msgspec.Raw
     parent_block_hash: int | bytes | None = None
@@ -108,6 +114,9 @@ class StoredFields(WireEvent):
         block_size = block_size_of(self.block_size)
         keys = extra_keys_of(self.extra_keys, lora_name)
         spec_kind = name_of(self.kv_cache_spec_kind)
+        last_blocks = 0
+        if self.has_rules:
+            last_blocks = last_blocks_of(spec_kind, self.kv_cache_spec_sliding_window, block_size)
         medium, shared = medium_of(self.medium), self.is_shared()
         is_on_gpu = medium is Medium.GPU and not shared
         by_tokens = origin.registration.kv_offloading == "lmcache"
@@ -124,7 +133,7 @@ class StoredFields(WireEvent):
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=spec_kind,
-            last_blocks=last_blocks_of(spec_kind, self.kv_cache_spec_sliding_window, block_size),
+            last_blocks=last_blocks,
             reported=self.is_reported(),
             extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )

@@ -364,7 +364,8 @@ class ReadOnlyKernel(Protocol):
         `extra_keys`, `hash_conflict`, `hold_count`, `waiting`, `seed`, those of the bridge
         (`StoredBlocks.left_out`), and `overflow` where there was no room for more, until the
         publisher clears. Of `copies_unknown` it is not known whether the publisher holds them (it
-        has removed them as often as it has surely stored them, and has announced them more often):
+        has removed them as often as it has surely stored them, and has announced them more often;
+        or has named them of a sparse group in what may be a report, and answers count none):
         answers count the first ones, a 64th of LEFT_OUT_BLOCKS_MAX, until they are removed as often
         as they were announced. Those of `groups_differ` are counted, too: some cache groups hold
         them, and others that form prefixes do not. `objects_wait` are a pool's objects that wait

@@ -579,6 +579,7 @@ class ReferenceKernel:
             return
         if is_placeholder(event):
             self._store_placeholders(publisher, owner, event, keys, moves)
+            self._place_sparse(publisher, owner, event)
             return
         if event.aliases:
             for key, alias in zip(keys, _u64s(event.aliases), strict=True):
@@ -636,22 +637,25 @@ class ReferenceKernel:
     def _store_sparse(
         self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, keys: list[int]
     ) -> None:
-        """A report names all blocks of a prefix, of which the group may have but the last ones: so
-        an event that may be one, and names what the group holds, says nothing of others.
+        """A report names all blocks of a prefix, of which the group may have but the last ones that
+        it needs: of an event that may be one what is not held may be a further copy, or not held.
         """
         tier = tier_of(event.medium, shared=event.shared)
-        named = list(zip(keys, _u64s(event.hashes), strict=True))
-        if event.reported or event.undecided:
-            entries = {key: owner.entries.get(key) for key in keys}
-            held = [
-                (key, value)
-                for key, value in named
-                if (one := entries[key]) is not None
-                and is_sparse(one.scope.lora_name)
-                and one.counts[tier]
-            ]
-            named = held or named
-        for key, value in named:
+        entries = [owner.entries.get(key) for key in keys]
+        held = [
+            entry is not None and is_sparse(entry.scope.lora_name) and bool(entry.counts[tier])
+            for entry in entries
+        ]
+        may_be_report = (
+            (event.reported or event.undecided)
+            and len(event.tokens) == 4 * event.block_size * len(keys)
+            and all(held[max(0, len(held) - owner.rules[event.group]) :])
+        )
+        for key, value, is_held in zip(keys, _u64s(event.hashes), held, strict=True):
+            if may_be_report and not is_held:
+                if not event.reported:
+                    self._leave_out(publisher, owner, event, [key], COPIES_UNKNOWN)
+                continue
             entry = owner.entries.get(key)
             if entry is not None and is_sparse(entry.scope.lora_name):
                 place = entry.scope, entry.prefix

@@ -16,6 +16,10 @@ chain, and the tokens of the whole chain. But in groups of one block size an eng
 one hash, so it is the block that the publisher's full attention calls so. Where that comes later,
 as in the same batch it may, the block is *unplaced* until then.
 
+**Reports of hits** name all blocks of a prefix for each group (`bridge.wire.hit_reports`). An
+event that may be one, since the group holds the last blocks that it needs, says of the others no
+more than that they may be held (`COPIES_UNKNOWN`), or nothing, where it surely is one (`reported`).
+
 **What is kept.** Nothing of a publisher without such groups. Else entries like all others, under
 the publisher's own keys (`engine_key` of hash and group), so that removals, copies, clears, rows,
 digests and dumps need no more. They stand in hidden scopes, which no version puts into an answer:

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from bridge.wire import open_source
-from schemas.events import ClearedBlocks, RemovedBlocks, encode_events
-from schemas.identities import Medium, PrefixScope, StreamKey
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
+from schemas.identities import COPIES_UNKNOWN, Medium, PrefixScope, StreamKey
 from schemas.registration import PublisherKind
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
 from streams.kernel.interface import PublisherId
@@ -105,6 +105,25 @@ def test_a_window_needs_its_last_blocks_whichever_group_comes_first(
     assert (bench.ask(LONG), limiting(bench, LONG)) == ({"a": 4}, {})
 
 
+def test_a_block_is_placed_by_full_attention_that_has_moved_to_another_tier(bench: Bench) -> None:
+    publisher = bench.publisher()
+    sparse(bench, publisher, LONG, 0)
+    bench.store(publisher, LONG)
+    state = StoredBlocks(
+        sequence=1,
+        hashes=named(LONG, 7),
+        tokens=prompt_tokens(LONG),
+        block_size=BLOCK_SIZE,
+        group=1,
+        spec_kind="mamba",
+        last_blocks=1,
+    )
+    moved = StoredBlocks(sequence=1, hashes=named(LONG, *range(8)), medium=Medium.CPU)
+    batch = [gone(LONG, *range(8), group=0), state, moved]
+    bench.kernel.apply(publisher, encode_events(batch), 0)
+    assert bench.ask(LONG) == {"a": 8}
+
+
 def test_the_group_that_cuts_shortest_is_the_one_that_ended_it(bench: Bench) -> None:
     publisher = bench.publisher()
     bench.store(publisher, LONG)
@@ -132,9 +151,41 @@ def test_a_report_of_a_hit_adds_no_block_that_the_group_has_not(bench: Bench, ma
     publisher = bench.publisher()
     bench.store(publisher, LONG)
     sparse(bench, publisher, LONG, 3, **{mark: True})
-    sparse(bench, publisher, LONG, 0, 1, 2, 3, **{mark: True})
+    sparse(bench, publisher, LONG[:4], 0, 1, 2, 3, **{mark: True})
     assert bench.ask(LONG[:3]) == {"a": 0}
     assert bench.ask(LONG) == {"a": 4}
+
+
+def test_what_may_be_a_report_or_further_copies_is_doubted(bench: Bench) -> None:
+    """All that a hit needs is held, and of the rest not all: it may have been computed again."""
+    publisher = bench.publisher()
+    bench.store(publisher, LONG)
+    window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 2, "undecided": True}
+    sparse(bench, publisher, LONG, 5, 6, 7, **window)
+    assert bench.kernel.left_out(publisher) == []
+    sparse(bench, publisher, LONG, *range(8), **window)
+    assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 5)]
+    assert bench.ask(LONG[:5]) == {"a": 0}
+    assert bench.ask(LONG) == {"a": 8}
+    bench.apply(publisher, gone(LONG, *range(5), group=1))
+    assert bench.kernel.left_out(publisher) == []
+
+
+@pytest.mark.parametrize("mark", ["reported", "undecided"])
+def test_what_is_computed_again_is_stored_though_some_of_it_is_left(
+    bench: Bench, mark: str
+) -> None:
+    """Full attention was evicted, and of the window no more than its middle is left."""
+    publisher = bench.publisher()
+    bench.store(publisher, LONG)
+    window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 3, mark: True}
+    sparse(bench, publisher, LONG, *range(8), **window)
+    bench.apply(publisher, gone(LONG, *range(8), group=0))
+    bench.apply(publisher, gone(LONG, 0, 1, 2, 6, 7, group=1))
+    bench.store(publisher, LONG, **{mark: True})
+    sparse(bench, publisher, LONG, *range(8), **window)
+    assert (bench.ask(LONG), bench.ask(LONG[:3])) == ({"a": 8}, {"a": 3})
+    assert bench.kernel.left_out(publisher) == []
 
 
 @pytest.mark.parametrize(

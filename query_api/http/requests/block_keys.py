@@ -26,6 +26,7 @@ from schemas.media import MEDIA_FORMS, MediaFeatures, MediaItem, media_keys_byte
 EXTRA_KEYS_BYTES_MAX: Final = 4 * MIB  # of a field, before it is objects: status="413"
 MEDIA_KEYS_BYTES_MAX: Final = 16 * MIB  # of the keys that media make of blocks: status="413"
 MEDIA_MAX: Final = 4096  # of one prompt: status="413"
+KEYED_BLOCKS_MAX: Final = 65_536  # to the last one with keys, some 0.1 s: status="413"
 
 KEY_FIELDS: Final = ("extra_keys", "features", "media")
 """Of a body, by name: at most one of them says something."""
@@ -153,6 +154,7 @@ _NOTHING: Final = (b"null", b"\xc0")
 def _read_rows(field: Field, wire: Wire, tokens: int, block_size: int) -> list[Row]:
     _check_bytes(field, field.raw)
     rows: list[Row] = _decoded(_DECODERS[wire].rows, field, wire)
+    _check_blocks(field.name, len(rows) if any(rows) else 0)
     try:
         extra_key([rows])
     except (ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -202,12 +204,21 @@ def _checked(items: list[MediaItem], name: str, tokens: int, block_size: int) ->
         raise RequestError("out_of_range", message, field=name, more=more)
     if block_size > BLOCK_SIZE_MAX:
         return []
-    size = media_keys_bytes(items, tokens // block_size, block_size)
+    blocks = tokens // block_size
+    _check_blocks(name, min(blocks, -(-items[-1].end // block_size)) if items else 0)
+    size = media_keys_bytes(items, blocks, block_size)
     if size > MEDIA_KEYS_BYTES_MAX:
         message = f"{name} must make keys of at most {MEDIA_KEYS_BYTES_MAX} bytes"
         more = f", got some {size}: a hash for each block that it is in"
         raise RequestError("body_too_large", message, field=name, status=413, more=more)
     return items
+
+
+def _check_blocks(name: str, blocks: int) -> None:
+    if blocks > KEYED_BLOCKS_MAX:
+        message = f"{name} must be of the first {KEYED_BLOCKS_MAX} blocks"
+        more = f", got {blocks}"
+        raise RequestError("too_many_elements", message, field=name, status=413, more=more)
 
 
 def _check_bytes(field: Field, *parts: bytes | msgspec.Raw) -> None:

@@ -30,6 +30,14 @@ def test_where_a_store_begins_names_no_block() -> None:
     assert (later.hashes, later.medium, later.block_size) == (u64(11), Medium.GPU, 4)
 
 
+def test_no_rule_of_a_sparse_group_is_known_of_it() -> None:
+    stored = [*ELEVEN[:9], 1, "sliding_window", 128, 0]
+    (event,), reasons = decoded(stored)
+    assert isinstance(event, StoredBlocks)
+    assert (event.group, event.spec_kind, event.last_blocks) == (1, "sliding_window", 0)
+    assert reasons == []
+
+
 def test_a_field_that_it_has_not_yet_is_left_out() -> None:
     (event,), reasons = decoded([*ELEVEN, 0, "new"])
     assert isinstance(event, StoredBlocks)

@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from bridge.wire import open_source
-from query_api.http.requests.block_keys import EXTRA_KEYS_BYTES_MAX, MEDIA_KEYS_BYTES_MAX, MEDIA_MAX
+from query_api.http.requests.block_keys import (
+    EXTRA_KEYS_BYTES_MAX,
+    KEYED_BLOCKS_MAX,
+    MEDIA_KEYS_BYTES_MAX,
+    MEDIA_MAX,
+)
 from reprise.application import create_app
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.events import encode_events
@@ -255,6 +260,11 @@ def test_what_is_too_much_is_refused_before_it_costs() -> None:
     whole = [{"hash": "x" * NAME_BYTES_MAX, "offset": 0, "length": 40_000}]
     assert NAME_BYTES_MAX * 40_000 > MEDIA_KEYS_BYTES_MAX
     assert refused(media=whole) == (413, "body_too_large")
+    far = {"token_ids": [1] * (KEYED_BLOCKS_MAX + 1)}
+    last = {"hash": A, "offset": KEYED_BLOCKS_MAX, "length": 1}
+    assert refused(media=[last], **far) == (413, "too_many_elements")
+    rows = [None] * KEYED_BLOCKS_MAX
+    assert refused(extra_keys=[*rows, [A]], **far) == (413, "too_many_elements")
     too_long = "x" * EXTRA_KEYS_BYTES_MAX
     assert refused(extra_keys=[[too_long]]) == (413, "body_too_large")
     assert refused(media=[{"hash": too_long}]) == (413, "body_too_large")

@@ -17,7 +17,7 @@ use crate::publisher::Publisher;
 use crate::state::Index;
 
 /// Reason of blocks that a publisher may hold or not.
-const COPIES_UNKNOWN: &str = "copies_unknown";
+pub const COPIES_UNKNOWN: &str = "copies_unknown";
 /// Reason of a block on another tier than the GPU, of another size.
 const CHUNKS_DIFFER: &str = "chunks_differ";
 /// Reason of a block of the name of another one.

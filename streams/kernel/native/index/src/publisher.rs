@@ -129,6 +129,13 @@ impl Publisher {
         if self.has_unruled { &[] } else { &self.rules }
     }
 
+    /// How many blocks its engine needs of a sparse group at the end of a prefix; None where no rule
+    /// of it is known.
+    pub fn last_blocks(&self, group: u32) -> Option<u32> {
+        let rule = self.active_rules().iter().find(|rule| rule.group == group);
+        rule.map(|rule| rule.last_blocks)
+    }
+
     /// How many of its entries wait.
     pub fn waiting(&self) -> u64 {
         self.memberships.iter().filter(|part| part.waits).map(|part| part.entries).sum()

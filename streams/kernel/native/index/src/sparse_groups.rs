@@ -7,6 +7,7 @@ use crate::entry_table::Entry;
 use crate::events::Stored;
 use crate::groups::known;
 use crate::hashing::{GROUPS_MASK, RULES_MASK, UNRULED_KEY, group_mask};
+use crate::left_out::COPIES_UNKNOWN;
 use crate::limits::{GROUP_MAX, TURN_BLOCKS};
 use crate::names::{RULES, SHARED, UNPLACED, is_sparse, sparse_name};
 use crate::publisher::{Publisher, Rule};
@@ -15,8 +16,8 @@ use crate::write::{GPU, Result, WriteTurn};
 
 impl WriteTurn<'_> {
     /// Keeps the blocks of an event of a sparse group; false where they are not kept. A report names
-    /// all blocks of a prefix, of which the group may have but the last ones: so an event that may be
-    /// one, and names what the group holds, says nothing of others.
+    /// all blocks of a prefix, of which the group may have but the last ones that it needs: of an event
+    /// that may be one what is not held may be a further copy, or not held.
     #[cold]
     pub fn store_sparse(&mut self, id: u64, event: &Stored) -> Result<bool> {
         let (publisher, index) = self.publisher(id)?;
@@ -26,18 +27,24 @@ impl WriteTurn<'_> {
         }
         let mask = group_mask(event.group);
         let groups = index.prefix_groups(publisher);
-        let may_be_report = event.reported || event.undecided;
-        let only_held = may_be_report
-            && event.hashes.iter().any(|&hash| {
-                let entry = index.find_sparse(publisher, u64::from_le_bytes(hash) ^ mask);
-                entry.is_some_and(|entry| entry.has(event.tier))
+        let needed = publisher.last_blocks(event.group).unwrap_or(0);
+        let is_held = |entry: Option<&Entry>| entry.is_some_and(|entry| entry.has(event.tier));
+        let may_be_report = (event.reported || event.undecided)
+            && event.tokens.len() == 4 * event.block_size as usize * event.hashes.len()
+            && event.hashes.iter().rev().take(needed as usize).all(|&hash| {
+                let key = u64::from_le_bytes(hash) ^ mask;
+                is_held(index.find_sparse(publisher, key).as_ref())
             });
         for hashes in event.hashes.chunks(TURN_BLOCKS) {
             let (publisher, index) = self.publisher(id)?;
             for &hash in hashes {
                 let value = u64::from_le_bytes(hash);
                 let known = index.find_sparse(publisher, value ^ mask);
-                if only_held && !known.is_some_and(|entry| entry.has(event.tier)) {
+                if may_be_report && !is_held(known.as_ref()) {
+                    if !event.reported {
+                        let block = Block::of(event, value ^ mask, 0);
+                        index.leave_out(publisher, block, COPIES_UNKNOWN);
+                    }
                     continue;
                 }
                 let block = known.and_then(|entry| index.block_of(publisher, &entry));
@@ -56,9 +63,18 @@ impl WriteTurn<'_> {
         Ok(true)
     }
 
-    /// Full attention has been stored: it says which blocks those of its names are.
+    /// Full attention has been stored: it says which blocks those of its names are, where there are
+    /// sparse groups.
+    #[inline]
+    pub fn place_if_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
+        if self.publisher(id)?.0.rules.is_empty() {
+            return Ok(());
+        }
+        self.place_sparse(id, event)
+    }
+
     #[cold]
-    pub fn place_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
+    fn place_sparse(&mut self, id: u64, event: &Stored) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         index.settle_rules(publisher);
         let masks: Vec<u64> = publisher.rules.iter().map(|rule| group_mask(rule.group)).collect();
@@ -85,8 +101,7 @@ impl Index {
     fn is_ruled(&mut self, publisher: &mut Publisher, event: &Stored) -> bool {
         self.settle_rules(publisher);
         let size = publisher.stream.block_size;
-        let known = publisher.active_rules().iter().find(|rule| rule.group == event.group);
-        let known = known.map(|rule| rule.last_blocks);
+        let known = publisher.last_blocks(event.group);
         let is_usable = event.left_out.is_empty();
         if event.tier != GPU {
             let is_kept = !publisher.unruled && known.is_some() && is_usable;

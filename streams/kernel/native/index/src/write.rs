@@ -154,7 +154,8 @@ impl<'a> WriteTurn<'a> {
         }
         let mask = group_mask(group_of_names(event));
         if event.is_placeholder() {
-            return self.store_placeholders(id, event, mask, moves);
+            self.store_placeholders(id, event, mask, moves)?;
+            return self.place_if_sparse(id, event);
         }
         if !event.aliases.is_empty() {
             return self.store_objects(id, event, mask, moves);
@@ -173,9 +174,7 @@ impl<'a> WriteTurn<'a> {
         if self.state.index.waiting > 0 && event.group == 0 && !event.by_hash {
             self.join_waiting(id, event)?;
         }
-        if !self.publisher(id)?.0.rules.is_empty() {
-            self.place_sparse(id, event)?;
-        }
+        self.place_if_sparse(id, event)?;
         let (publisher, index) = self.publisher(id)?;
         index.leave_if_unused(publisher, chain.membership);
         Ok(())
