@@ -4,9 +4,14 @@ from typing import Final
 
 from schemas.limits import GIB, HEARTBEAT_S, LINK_HEARTBEAT_MS, MIB, STALE_S
 
+# A 128K-token prefill is some 140,000 of them.
+BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
+
 BATCH_ERRORS_MAX: Final = 100  # bad events of a batch; more, and it is undecodable as a whole
 BATCH_TOLERATED_MAX: Final = 2_048  # events with unknown fields in a batch; some 30 ms
 EVENT_FIELDS_MAX: Final = 64  # of an event in no known form, to find its tag
+
+REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
 
 RECEIVE_BURST_MAX: Final = 512  # messages taken from one socket before the next one's turn
 SUBSCRIBER_ERROR_PAUSE_S: Final = 0.1  # after an unexpected error, so that it does not spin

@@ -23,6 +23,7 @@ from typing import Final
 from bridge.bounds import RELINK_CHECK_S, TURN_S
 from bridge.engine_http.engine import EngineHttp
 from bridge.engine_http.facts_watch import FactsWatch
+from bridge.engine_http.load_watch import OnSamples, ignore_samples
 from bridge.pace import TurnPace
 from bridge.publisher.bulk import BulkPump
 from bridge.publisher.counters import PublisherCounters
@@ -30,6 +31,7 @@ from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.ports import EngineAccess, RecordSink
 from bridge.publisher.replay_client import Replayer
 from bridge.publisher.sequencer import Intake
+from bridge.receivers import Receivers
 from bridge.sockets.inbox import Inbox
 from bridge.sockets.raw_message import Received, behind
 from bridge.sockets.reader import MessageReader
@@ -54,7 +56,10 @@ class Pump:
         packer: of hashes and tokens; the kernel's where there is one.
         window_s: how long batches are collected for one record, 0 for not at all.
         loop: that it will run on; None: the running one.
-        engines: how they are reached; None: by sockets.
+        engines: how they are reached; None: by sockets and streams.
+
+    Attributes:
+        on_load: takes what engines say in their streams that they carry; may be replaced.
     """
 
     def __init__(
@@ -70,9 +75,13 @@ class Pump:
     ) -> None:
         self._loop = asyncio.get_running_loop() if loop is None else loop
         self.inbox = Inbox(when_filled=self._wake)
-        self.engines = engines or EngineAccess(
-            Subscriber(self.inbox, reader, clock), Replayer(clock=clock), EngineHttp()
-        )
+        self.on_load: OnSamples = ignore_samples
+        if engines is None:
+            receivers = Receivers(Subscriber(self.inbox, reader, clock), self.inbox, clock)
+            replayer = Replayer(clock=clock)
+            self.engines = EngineAccess(receivers, replayer, EngineHttp(), receivers)
+        else:
+            self.engines = engines
         self.follower = PublisherFollower(sink, self.inbox, self.engines, packer, clock)
         self.followed, self.appender = self.follower.followed, self.follower.appender
         self.intake = Intake(self.follower.sequencer_of, clock)
@@ -141,6 +150,9 @@ class Pump:
         while True:
             await asyncio.sleep(RELINK_CHECK_S)
             self.follower.watch()
+            streams = self.engines.streams
+            if streams is not None and (loads := streams.take_loads()):
+                self.on_load(loads)
 
     async def drain(self) -> None:
         """Ends receiving and the repairs; what was received by then becomes records, in time.

@@ -181,6 +181,7 @@ class Bridge:
         self.load: LoadWatch | None = None
         if settings.load.scrape_s:
             self.load = LoadWatch(settings.load.scrape_s, self._scraped, on_load, clock=clock)
+            self.pump.on_load = self.load.note_pushed
         self._has_followed = False
         self._check_conditions()
         self._noting: asyncio.Task[None] | None = None

@@ -14,7 +14,11 @@ import grpc_tools
 from grpc_tools import protoc
 
 ROOT: Final = Path(__file__).parent.parent
-FOLDERS: Final = (ROOT / "query_api" / "grpc", ROOT / "gateway" / "picker")
+FOLDERS: Final = (
+    ROOT / "bridge" / "grpc",
+    ROOT / "query_api" / "grpc",
+    ROOT / "gateway" / "picker",
+)
 """Each has `proto`, and `messages` made of it."""
 WELL_KNOWN: Final = Path(grpc_tools.__file__).parent / "_proto"
 

@@ -205,8 +205,8 @@ def _of_never_held(one: UnheldBlock) -> Finding:
         expected="a block of these tokens",
         got="none",
         remedy="compare POST /tokenize of the engine with the `token_ids` that are asked about,"
-        " from the first on; give POST /route and /query the `cache_salt` and `lora_name` that the"
-        " request has. Where the engine does find prefixes: start vLLM with"
+        " from the first on; give POST /route and /query the `cache_salt`, `lora_name` and `media`"
+        " that the request has. Where the engine does find prefixes: start vLLM with"
         " --enable-prompt-tokens-details, SGLang with --enable-cache-report, so that it says so",
         since=one.last_asked,
     )

@@ -49,6 +49,7 @@ class Code(StrEnum):
     NOT_FOLLOWED = "not_followed"
     REPLAY = "replay"
     NO_REPLAY = "no_replay"
+    PARTLY_KNOWN = "partly_known"
     SPOOLED = "spooled"
     NO_EVENTS = "no_events"
     NEVER_REMOVES = "never_removes"

@@ -92,6 +92,12 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             "start vLLM with `replay_endpoint` in its --kv-events-config, and register that; or"
             " clear its cache",
         ),
+        Doubt.PARTLY_KNOWN: _Words(
+            Code.PARTLY_KNOWN,
+            "the snapshot that its stream began with lacks what its engine had stored before its"
+            " server listened: answers may count less than it holds",
+            f"start the server before the engine, and the engine with a replay socket; or {CLEAR}",
+        ),
         Doubt.REPLAY_SILENT: _Words(
             Code.REPLAY,
             "its replay socket does not answer: nothing listens at `replay_endpoint`",
@@ -331,7 +337,7 @@ def _left_out(patient: Patient, now: float) -> Iterator[Diagnosis]:
 
 
 def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
-    hybrid = [one for one in patient.ranks if one.state.sparse_blocks is not None]
+    hybrid = [one for one in patient.ranks if one.state.is_attention_only]
     if hybrid:
         blocks = sum(one.state.sparse_blocks or 0 for one in hybrid)
         yield Diagnosis(
@@ -469,6 +475,12 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
         trouble = next(filter(None, (troubles_of(one).link for one in never)), "")
         named_wrong = f"the host name is wrong, or is not known on its bridge's host: {trouble}"
         again = register_again(patient, "an `endpoint` that its bridge's host can look up")
+        if trouble and never[0].registration.has_stream:
+            named_wrong = f"its server says, or the system: {trouble}"
+            again = (
+                "start the server, and the engine with --kv-events-config; or"
+                f" {register_again(patient, 'the `endpoint` of what streams its events')}"
+            )
         start = f"{switch_on(never[0])}; or register the address that this host reaches it at"
         yield Diagnosis(
             Code.UNREACHED,

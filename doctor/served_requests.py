@@ -102,7 +102,7 @@ def _less(patient: Patient) -> tuple[str, str]:
             "the prompts differ from what it announces from the first block on: its requests have"
             " a `cache_salt` (or an adapter, or images) that is not in what is asked, or the"
             " reverse; or the tokenizer or the chat template differs",
-            "give POST /route and /query the `cache_salt` and `lora_name` that the request has;"
+            "give POST /route and /query the `cache_salt`, `lora_name` and `media` that it has;"
             " compare its POST /tokenize with the `token_ids` that are asked about, from the first"
             " on (a BOS that one of them has); POST /explain says what became of a block",
         )

@@ -133,7 +133,11 @@ class Enrollment:
     async def _watch(self) -> None:
         """What another process serves is not to be answered for long by what was registered."""
         while True:
-            self.look()
+            try:
+                self.look()
+            except Exception:
+                self.faults += 1
+                logger.exception("Unexpected error while links were looked at; looking again")
             await asyncio.sleep(ENROLL_LOOK_S)
 
     def look(self) -> None:

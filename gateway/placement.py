@@ -30,6 +30,7 @@ from routing.decisions.interface import OfferedCandidate, RoutedDecision, RouteR
 from routing.decisions.router import ClientReport, Router
 from routing.http.documents import retry_after
 from routing.http.requests import RouteBody, route_request
+from schemas.answer_states import AnswerState
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.limits import KV_USAGE_MAX
 from schemas.routing_records import (
@@ -189,7 +190,10 @@ class Placer:
             self._report(name, FeedbackReport(0, OutcomeEvent.CANCELLED, 0.0))
             return self._noted(routed, self._by_load(placed, "unregistered"))
         missing = placed.tokens.missing or ("" if self._view.ready else decision.state)
-        return self._noted(routed, Placement(target, name, decision.state, missing, prefill))
+        state = decision.state
+        if placed.tokens.is_unproven and state == AnswerState.EXACT:
+            state = AnswerState.UNCONFIRMED
+        return self._noted(routed, Placement(target, name, state, missing, prefill))
 
     def _noted(self, routed: RoutedDecision, placement: Placement) -> Placement:
         """Where load decided, that is kept with the last decisions."""
@@ -269,6 +273,9 @@ class Placer:
             lora_name=model.lora_name or None,
             cache_salt=request.cache_salt or None,
             additional_salt=model.salt or None,
+            media=msgspec.Raw(msgspec.msgpack.encode(tokens.media))
+            if tokens.media
+            else msgspec.UNSET,
             priority=request.priority,
             session_id="" if self._affinity is Affinity.OFF else request.session_id,
         )
@@ -278,7 +285,7 @@ class Placer:
         except RequestError as error:  # more tokens than any prompt may have
             placed.tokens = PromptTokens(b"", tokens.size, error.reason)
             nothing = msgspec.Raw(msgspec.msgpack.encode(b""))
-            body = msgspec.structs.replace(body, token_ids=nothing)
+            body = msgspec.structs.replace(body, token_ids=nothing, media=msgspec.UNSET)
             asked = route_request(body, Wire.MSGPACK, [], kernel, is_ready=is_ready)
         return asked._replace(
             prompt_tokens=tokens.size,
@@ -430,7 +437,8 @@ def _bounded(tokens: PromptTokens, tokens_max: int) -> PromptTokens:
     """No more than an engine takes, where that is known: it refuses what is longer at once."""
     if not tokens_max or tokens.size <= tokens_max:
         return tokens
-    return tokens._replace(content=tokens.content[: 4 * tokens_max], size=tokens_max)
+    media = [item for item in tokens.media if item.end <= tokens_max]
+    return tokens._replace(content=tokens.content[: 4 * tokens_max], size=tokens_max, media=media)
 
 
 def _says_idle(sample: LoadSample, now: float) -> bool:

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from gateway.fleet import ServedModel
 from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ClientRequest
+from schemas.media import MediaItem
 from schemas.registration import SGLANG
 from tokens.interface import PromptTokenizer, Tokens
 from tokens.prompt import (
@@ -42,6 +43,7 @@ class PromptTokens(NamedTuple):
         prompt: that was tokenized; None where none was.
         made: what it was made; likewise.
         is_partial: whether an engine may find more in its cache than these tokens say.
+        media: images and the like among the tokens, where an engine says what it calls them.
     """
 
     content: bytes
@@ -50,6 +52,12 @@ class PromptTokens(NamedTuple):
     prompt: Prompt | None = None
     made: Tokens | None = None
     is_partial: bool = False
+    media: Sequence[MediaItem] = ()
+
+    @property
+    def is_unproven(self) -> bool:
+        """Whether some engine may make other tokens of it."""
+        return self.made is not None and not self.made.is_proven
 
 
 class Prompts:
@@ -96,8 +104,8 @@ class Prompts:
             return PromptTokens(b"", guess, "internal_error")
         if len(prompts) > 1:
             return PromptTokens(found.content, found.length + others, is_partial=True)
-        has_media = isinstance(prompt, ChatPrompt) and prompt.has_media
-        return PromptTokens(found.content, found.length, "", prompt, found, has_media)
+        hides = isinstance(prompt, ChatPrompt) and prompt.has_media and not found.media
+        return PromptTokens(found.content, found.length, "", prompt, found, hides, found.media)
 
     def counted(self, tokens: PromptTokens, prompt_tokens: int) -> None:
         """An engine has said how many tokens the prompt has."""

@@ -6,12 +6,13 @@
     sockets/       the thread that serves the sockets
     commands/      what workers are told to do, over sockets of their own
     service.py     all of these over one log
-    topic/         LMCache's own Kafka topic, read into one log
-    journal.py     what is written of one publisher, of a worker or of the topic
+    topic/         servers of its multi-process mode: what their batches mean; its own Kafka topic
+    coordinator/   the coordinator to which these servers push their batches
+    journal.py     what is written of one publisher, of a worker or of a server
     room.py        what the room adds to each role; nothing else of it is known to them
     embedded.py    commands, and acting on advice, in the service in one process
     replica.py     the same on a replica
-    parts.py       service and topic, whichever is wanted
+    parts.py       service, topic and coordinator, whichever is wanted
     losses.py      who is to write anew what their sink has dropped
     distributed.py a writer and heartbeats of its own, for both beside a bridge
     confirmed.py   whether a worker is confirmed, for heartbeats into the log

@@ -26,7 +26,7 @@ from brokers.options import ClientOptions
 from lmcache_adapter.commands.executor import Executor
 from lmcache_adapter.commands.topic import CommandTopic
 from lmcache_adapter.metrics.commands import EXECUTED
-from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
+from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_COORDINATOR, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
 from lmcache_adapter.settings import LmcacheSettings
 from logs.producer import ReplaceableProducer
@@ -120,6 +120,9 @@ class LmcacheBridge:
     def collect(self, collector: RoleCollector) -> None:
         """Adds the metrics of the room."""
         service, topic, commands = self.parts.service, self.parts.topic, self.commands
+        coordinator = self.parts.coordinator
+        if coordinator is not None:
+            collector.add(LMCACHE_COORDINATOR, lambda: coordinator)
         if service is not None:
             collector.add(LMCACHE, lambda: Lmcache(service.counters, self.dropped()))
         if topic is not None:

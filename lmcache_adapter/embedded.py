@@ -12,7 +12,7 @@ from lmcache_adapter.http.models import Worker
 from lmcache_adapter.http.workers import worker_of
 from lmcache_adapter.metrics.acting import ACTING
 from lmcache_adapter.metrics.commands import EXECUTED, ISSUED
-from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_TOPIC, Lmcache
+from lmcache_adapter.metrics.workers import LMCACHE, LMCACHE_COORDINATOR, LMCACHE_TOPIC, Lmcache
 from lmcache_adapter.parts import LmcacheParts
 from logs.declaration import EmbeddedParts
 from query_api.ports import View
@@ -27,6 +27,7 @@ class EmbeddedLmcache:
         logs: what logs of the service are given.
 
     Attributes:
+        parts: what is served beside the write path.
         commands: of clients to the workers; None: no worker connects to this service.
         actor: acts on advice; None until `act`.
 
@@ -35,7 +36,7 @@ class EmbeddedLmcache:
     """
 
     def __init__(self, parts: LmcacheParts, logs: EmbeddedParts) -> None:
-        self._parts = parts
+        self.parts = parts
         self.commands: EmbeddedCommands | None = None
         self.actor: Actor | None = None
         if parts.service is not None:
@@ -62,11 +63,12 @@ class EmbeddedLmcache:
 
     async def lmcache_workers(self) -> Sequence[Worker]:
         """See `lmcache_adapter.http.workers.WorkerSource`."""
-        return [worker_of(*view) for view in await self._parts.workers()]
+        return [worker_of(*view) for view in await self.parts.workers()]
 
     def collect(self, collector: RoleCollector) -> None:
         """Adds the metrics of the room."""
-        workers, topic = self._parts.service, self._parts.topic
+        workers, topic = self.parts.service, self.parts.topic
+        coordinator = self.parts.coordinator
         if workers is not None:
             collector.add(LMCACHE, lambda: Lmcache(workers.counters, workers.dropped_by_reason()))
         issued, actor = self.commands, self.actor
@@ -77,3 +79,5 @@ class EmbeddedLmcache:
             collector.add(ACTING, lambda: actor)
         if topic is not None:
             collector.add(LMCACHE_TOPIC, lambda: topic)
+        if coordinator is not None:
+            collector.add(LMCACHE_COORDINATOR, lambda: coordinator)

@@ -1,7 +1,7 @@
-"""What is served of LMCache over one log: its controller, its topic, or both."""
+"""What is served of LMCache over one log: its controller, and its topic or its coordinator."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,16 @@ from lmcache_adapter.settings import LmcacheSettings
 from schemas.identities import PublisherKey
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
+    from lmcache_adapter.coordinator.service import CoordinatorService
     from lmcache_adapter.topic.consumer import TopicService
+
+
+def _coordinator_service() -> "type[CoordinatorService]":
+    from lmcache_adapter.coordinator.service import CoordinatorService
+
+    return CoordinatorService
 
 
 def _topic_service() -> "type[TopicService]":
@@ -36,6 +45,7 @@ class LmcacheParts:
     Attributes:
         service: the controller; None: it is not served.
         topic: the reader of the topic; None: there is none.
+        coordinator: of servers of the multi-process mode; None: they are not answered.
 
     Raises:
         ConfigurationError: an address cannot be bound.
@@ -61,6 +71,13 @@ class LmcacheParts:
             topic = _topic_service()(settings.topic, models, data=data, sink=sink, floor=floor)
             topic.take_lost = losses.share(lambda: topic.followed)
             self.topic = topic
+        self.coordinator: CoordinatorService | None = None
+        if settings.coordinator is not None:
+            coordinator = _coordinator_service()(
+                settings.coordinator, models, data=data, sink=sink, loop=loop, floor=floor
+            )
+            coordinator.take_lost = losses.share(lambda: coordinator.followed)
+            self.coordinator = coordinator
         if settings.address is not None:
             service = LmcacheService(
                 settings.address,
@@ -79,10 +96,14 @@ class LmcacheParts:
     def followed(self) -> dict[PublisherKey, WorkerConfirmation]:
         """All publishers. Cost O(publishers)."""
         found: dict[PublisherKey, WorkerConfirmation] = {}
-        for part in (self.service, self.topic):
-            if part is not None:
-                found |= part.followed
+        for part in self._all:
+            found |= part.followed
         return found
+
+    @property
+    def _all(self) -> "list[LmcacheService | TopicService | CoordinatorService]":
+        parts = (self.service, self.topic, self.coordinator)
+        return [part for part in parts if part is not None]
 
     def beside(self, pump: PublisherWatch) -> PublisherWatch:
         """The publishers of a pump, and these."""
@@ -93,8 +114,7 @@ class LmcacheParts:
         """When the loop was last seen to go on; monotonic seconds. What is late of a publisher it
         says itself.
         """
-        parts = [part for part in (self.service, self.topic) if part is not None]
-        return max((part.watched_at for part in parts), default=0.0)
+        return max((part.watched_at for part in self._all), default=0.0)
 
     def has_waiting(self, publisher: PublisherKey) -> bool:
         """See `PublisherWatch`."""
@@ -108,13 +128,19 @@ class LmcacheParts:
             self.service.start()
 
     def stop(self) -> None:
-        """Ends the thread of the sockets, within a bound; may be called again."""
+        """Ends the thread of the sockets, within a bound, and closes files; may be called again."""
         if self.service is not None:
             self.service.stop()
+        if self.coordinator is not None:
+            self.coordinator.close()
 
     async def run(self) -> None:
         """Runs all parts until it is cancelled."""
-        parts = {"LMCache's workers": self.service, "LMCache's topic": self.topic}
+        parts = {
+            "LMCache's workers": self.service,
+            "LMCache's topic": self.topic,
+            "LMCache's coordinator": self.coordinator,
+        }
         tasks = [
             asyncio.create_task(keep(name, part.run, on_fault=self._count_fault))
             for name, part in parts.items()
@@ -129,6 +155,8 @@ class LmcacheParts:
         """`run` has ended: hands over what has been told."""
         if self.service is not None:
             await self.service.end()
+        if self.coordinator is not None:
+            await self.coordinator.end()
 
     def _count_fault(self) -> None:
         self.own_faults += 1
@@ -136,19 +164,25 @@ class LmcacheParts:
     @property
     def faults(self) -> int:
         """Unexpected errors."""
-        parts = [part.faults for part in (self.service, self.topic) if part is not None]
-        return self.own_faults + sum(parts)
+        return self.own_faults + sum(part.faults for part in self._all)
+
+    def coordinator_app(self) -> "Starlette":
+        """The coordinator's routes; where there is one."""
+        from lmcache_adapter.coordinator.app import coordinator_app
+
+        assert self.coordinator is not None, "there is one"
+        return coordinator_app(self.coordinator)
 
     # Publishers
 
     def forget(self, publishers: Iterable[PublisherKey]) -> None:
         """A client unregisters these, each of which has registered itself."""
-        wanted = list(publishers)
-        mine: Sequence[PublisherKey] = []
-        if self.topic is not None:
-            mine = [one for one in wanted if one in self.topic.followed]
-            self.topic.forget(mine)
-        others = [one for one in wanted if one not in mine]
+        others = list(publishers)
+        for part in (self.topic, self.coordinator):
+            if part is not None:
+                mine = [one for one in others if one in part.followed]
+                others = [one for one in others if one not in mine]
+                part.forget(mine)
         if self.service is not None and others:
             self.service.forget(others)
 
@@ -156,12 +190,13 @@ class LmcacheParts:
         """Whether what it says can reach us, as last told; any thread may ask."""
         if self.topic is not None and publisher in self.topic.followed:
             return self.topic.is_reached
+        if self.coordinator is not None and publisher in self.coordinator.followed:
+            return self.coordinator.is_linked(publisher)
         return self.service is not None and self.service.is_linked(publisher)
 
     def knows(self, publisher: PublisherKey) -> bool:
         """Whether it is one of these; any thread may ask."""
-        parts = (self.service, self.topic)
-        return any(part is not None and publisher in part.followed for part in parts)
+        return any(publisher in part.followed for part in self._all)
 
     async def workers(self) -> list[WorkerView]:
         """All workers of the controller."""

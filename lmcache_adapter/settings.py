@@ -1,4 +1,4 @@
-"""Where the controller listens, and of which model the workers of an instance are.
+"""Where LMCache is answered, and of which model the workers of an instance are.
 
 LMCache's messages name no model, no tenant and no chunk size: that is configured here, for all
 workers and by instance.
@@ -21,6 +21,7 @@ from storage.files import read_file
 PULL_PORT: Final = 8300
 REPLY_PORT: Final = 8400
 HEARTBEAT_PORT: Final = 8401
+COORDINATOR_PORT: Final = 9300
 CHUNK_TOKENS: Final = 256
 """LMCache's own default."""
 
@@ -28,7 +29,10 @@ TOPIC: Final = "lmcache-cache-events"
 """LMCache's own default."""
 
 WILDCARDS: Final = frozenset({"0.0.0.0", "*", "::", "[::]"})
-HASH_ALGORITHMS: Final = ("", "sha256_cbor", "builtin")
+BLAKE3: Final = "blake3"
+"""That of servers of the multi-process mode, by default."""
+
+HASH_ALGORITHMS: Final = ("", "sha256_cbor", "builtin", BLAKE3)
 STRATEGY: Final = "lmcache"
 PROJECTION: Final = "first_8_bytes_big_endian"
 
@@ -38,8 +42,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     Attributes:
         block_size: tokens of a chunk.
-        hash_algorithm: LMCache's `pre_caching_hash_algorithm`: `sha256_cbor` or `builtin`; "" where
-            it is not known: then `/lookup` cannot hash tokens.
+        hash_algorithm: LMCache's `pre_caching_hash_algorithm`: `sha256_cbor` or `builtin`; of
+            servers of its multi-process mode `blake3`; "" where it is not known: then `/lookup`
+            cannot hash tokens.
         hash_seed: PYTHONHASHSEED of the workers, or `none_hash:` and the number that they log; ""
             for vLLM's own default.
         sharded: each worker of an instance has a part of each chunk, as with tensor parallelism;
@@ -77,7 +82,9 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Models(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The model of each instance; and of each model that LMCache's topic names, by that name."""
+    """The model of each instance; and of each model that servers of LMCache's multi-process mode
+    name, by that name.
+    """
 
     default: Model = Model()
     instances: Mapping[str, Model] = {}
@@ -122,6 +129,13 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     bootstrap: str
     topic: str = TOPIC
+
+
+class CoordinatorSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the coordinator answers."""
+
+    host: str
+    port: Port = COORDINATOR_PORT
 
 
 def read_models(path: Path | None, model_name: str | None = None) -> Models:
@@ -197,6 +211,22 @@ def read_topic(bootstrap: str, topic: str) -> TopicSettings:
     return TopicSettings(bootstrap=bootstrap, topic=topic)
 
 
+def read_coordinator(text: str) -> CoordinatorSettings:
+    """`HOST`, or `HOST:PORT`, 0 for any.
+
+    Raises:
+        ConfigurationError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(COORDINATOR_PORT)
+    if not host or not (port.isascii() and port.isdigit() and int(port) <= PORT_MAX):
+        raise ConfigurationError(
+            f"Expected lmcache.coordinator to be HOST or HOST:PORT, got: {text[:100]}"
+        )
+    return CoordinatorSettings(host=host.strip("[]"), port=int(port))
+
+
 @part
 class LmcacheSettings:
     """What `--lmcache` and the keys beside it say."""
@@ -236,10 +266,23 @@ class LmcacheSettings:
     )
     topic_name: str = setting("lmcache.topic", "That topic.", metavar="NAME", default=TOPIC)
 
+    coordinated: str = setting(
+        "lmcache.coordinator",
+        "Answer servers of LMCache's multi-process mode there, as their coordinator; without a"
+        " port 9300. One process alone.  [default: off]",
+        metavar="HOST[:PORT]",
+        default="",
+    )
+
     @property
     def is_on(self) -> bool:
         """Whether anything is served."""
-        return bool(self.listen or self.kafka)
+        return bool(self.listen or self.kafka or self.coordinated)
+
+    @property
+    def coordinator(self) -> CoordinatorSettings | None:
+        """Where it answers; None: nowhere."""
+        return read_coordinator(self.coordinated) if self.coordinated else None
 
     @property
     def address(self) -> Address | None:
@@ -257,9 +300,14 @@ class LmcacheSettings:
 
     def check(self) -> None:
         """Raises ConfigurationError where they cannot be used."""
-        if self.is_on and (self.address, self.topic):
+        if self.kafka and self.coordinated:
+            raise ConfigurationError(
+                "Expected lmcache.kafka or lmcache.coordinator, got both: a server writes its"
+                " events to one of them"
+            )
+        if self.is_on and (self.address, self.topic, self.coordinator):
             self.read_models()
 
-    def without_topic(self) -> "LmcacheSettings":
-        """For a bridge beside the one that reads the topic."""
-        return changed(self, kafka="")
+    def without_servers(self) -> "LmcacheSettings":
+        """For a bridge beside the one that alone reads the topic, or is the coordinator."""
+        return changed(self, kafka="", coordinated="")

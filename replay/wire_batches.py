@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from bridge.wire.batch import read_sequence
+from bridge.wire.vllm import WINDOWED
 from replay.capture.errors import CaptureDamagedError
 from replay.capture.format import CapturedPublisher, CaptureKind, MalformedError, decode_frames
 from replay.capture.reader import Capture
@@ -258,6 +259,8 @@ def _stored(event: StoredBlocks) -> dict[str, object]:
         shaped["token_ids"] = _pairs(_numbers("I", event.tokens), _numbers("I", b"".join(behind)))
     if event.spec_kind:
         shaped["kv_cache_spec_kind"] = event.spec_kind
+    if event.spec_kind in WINDOWED and event.last_blocks:
+        shaped["kv_cache_spec_sliding_window"] = event.last_blocks * event.block_size + 1
     if event.reported:
         shaped["origin"] = _REUSED
     return shaped | _place(event)

@@ -96,7 +96,14 @@ def monitor_connections(lifetime_s: float = MONITOR_REQUEST_S) -> Connections:
 class _Server(ConnectionsServer):
     """A server that leaves signals to the role beside which it runs."""
 
-    def __init__(self, app: ASGIApp, connections: Connections, tls: Tls | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        connections: Connections,
+        tls: Tls | None,
+        name: str = "The monitor",
+    ) -> None:
+        self._name = name
         connections.count_files()
         config = connections.configure(
             app, backlog=MONITOR_CONNECTIONS_MAX, timeout_graceful_shutdown=1
@@ -113,7 +120,7 @@ class _Server(ConnectionsServer):
         try:
             await self.serve([listening])
         except Exception:
-            logger.exception("The monitor failed; the role continues without it")
+            logger.exception("%s failed; the role continues without it", self._name)
 
 
 class Listening(NamedTuple):
@@ -156,13 +163,13 @@ async def monitored_here(
 
 @contextlib.contextmanager
 def monitored_beside(
-    app: ASGIApp, listening: Listening, connections: Connections
+    app: ASGIApp, listening: Listening, connections: Connections, *, name: str = "The monitor"
 ) -> Iterator[None]:
     """Serves on a thread of its own for as long as the context is open."""
-    server = _Server(app, connections, listening.tls)
+    server = _Server(app, connections, listening.tls, name)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve_until_exit(listening.socket)),
-        name="monitor",
+        name=name,
         daemon=True,
     )
     thread.start()

@@ -23,26 +23,40 @@ class RegisteredEngines:
         self._view = view
         self._clock = clock
         self._found: dict[tuple[str, str], list[Engine]] = {}
+        self._without: set[tuple[str, str]] = set()
         self._looked_at = -LOOK_S
         self._kept = KeepAlivePool(CONNECTIONS_MAX)
 
     def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
         """See `Engines`. An adapter has the tokens of its model, so its name is looked for, too."""
-        now = self._clock.monotonic()
-        if now >= self._looked_at + LOOK_S:
-            self._looked_at = now
-            self._look()
+        self._look()
         return self._found.get((tenant_id or DEFAULT_TENANT, model), ())
 
+    def are_all(self, model: str, tenant_id: str) -> bool:
+        """See `Engines`."""
+        self._look()
+        return (tenant_id or DEFAULT_TENANT, model) not in self._without
+
     def _look(self) -> None:
+        now = self._clock.monotonic()
+        if now < self._looked_at + LOOK_S:
+            return
+        self._looked_at = now
         found: dict[tuple[str, str], dict[str, Engine]] = {}
+        asked: set[tuple[str, str, str]] = set()
+        known: set[tuple[str, str, str]] = set()
         for one in self._view.services():
             its = one.registration
-            if url := its.http_url or _address(its.url):
-                engine = Engine(url, its.kind)
-                for name in filter(None, (its.model_name, its.lora_name)):
-                    found.setdefault((its.tenant_id, name), {})[url] = engine
+            url = its.http_url or _address(its.url)
+            for name in filter(None, (its.model_name, its.lora_name)):
+                instance = its.tenant_id, name, its.instance_id
+                if url:
+                    found.setdefault((its.tenant_id, name), {})[url] = Engine(url, its.kind)
+                    asked.add(instance)
+                elif its.has_events and not its.is_pool:
+                    known.add(instance)
         self._found = {key: list(engines.values()) for key, engines in found.items()}
+        self._without = {(tenant_id, name) for tenant_id, name, _ in known - asked}
 
     async def post(
         self, base_url: str, path: str, body: bytes, *, wait_s: float, bytes_max: int

@@ -57,6 +57,7 @@ class Doubt(StrEnum):
     REPLAY_UNMATCHED = "replay_unmatched"  # its replay has shown no batch that came live
     REPLAY_DIFFERS = "replay_differs"  # its replay has other batches than came live: another's
     RECEIVED_LATE = "received_late"  # received messages have waited for too long
+    PARTLY_KNOWN = "partly_known"  # the snapshot that it began with lacks what was stored before
     UNREADABLE = "unreadable"  # a message without a place in the stream: a batch may be missing
     RANK_MISSING = "rank_missing"  # its stream has events of a rank that is not registered
     NO_ENDPOINT = "no_endpoint"  # its HTTP address does not say where it publishes
@@ -109,6 +110,10 @@ BEHIND_LOG: Final = "behind_log"
 
 DAMAGED_ROWS: Final = "damaged_rows"
 """Reason of a publisher of whose table a row cannot be read."""
+
+
+TOKENS_UNPROVEN: Final = "tokens_unproven"
+"""Reason of the instances of an answer to text of which an engine may make other tokens."""
 
 
 def badness(state: AnswerState) -> int:

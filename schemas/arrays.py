@@ -141,6 +141,7 @@ class ArrayPacker(Protocol):
         roots: str,
         all_chains: bool,
         scopeless_tiers: bool,
+        has_rules: bool,
     ) -> BatchPacker | None:
         """A packer of whole batches; None where there is none for events with these fields.
 
@@ -152,6 +153,8 @@ class ArrayPacker(Protocol):
             all_chains: whether it marks those that hang on a block, too.
             scopeless_tiers: whether events without extra keys name their blocks alone, where these
                 are not on the GPU of their instance.
+            has_rules: whether what an engine needs of sparse groups is as vLLM needs it
+                (`bridge.wire.vllm.last_blocks_of`).
         """
         ...
 
@@ -237,5 +240,6 @@ class PythonArrayPacker:
         roots: str,
         all_chains: bool,
         scopeless_tiers: bool,
+        has_rules: bool,
     ) -> None:
         """See `ArrayPacker`: there is none."""

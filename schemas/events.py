@@ -10,7 +10,7 @@ That a publisher restarted, or that batches were lost, is not an event but a rec
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -27,14 +27,14 @@ SPARSE_SPEC_KINDS: Final = frozenset(
         "cross_attention",
     }
 )
-"""Cache groups whose blocks form no prefix: they are counted and not put into the table. Blocks of
-any other kind are indexed where they carry the tokens that they stand for, as those of full
-attention do, and else left out.
+"""Cache groups whose blocks form no prefix: what is kept of them stands beside the others
+(`streams.kernel.sparse_groups`). Blocks of any other kind are indexed where they carry the tokens
+that they stand for, as those of full attention do, and else left out.
 """
 
 NEEDED_SPEC_KINDS: Final = SPARSE_SPEC_KINDS - {"encoder_only_attention", "cross_attention"}
 """Those of them whose state an engine needs at the end of a prefix, so that it may reuse less of
-one than answers count. vLLM (0.32) looks up no prefix in a group of the other two.
+one than its full attention holds. vLLM (0.32) looks up no prefix in a group of the other two.
 """
 
 TOKEN_HASH_SEED: Final = 1337
@@ -60,6 +60,9 @@ class StoredBlocks(
         group: the engine's cache group. The same hash in two groups is two blocks. Of an object
             the shard of its block, 0 for the first: objects of several shards have several names.
         spec_kind: the group's kind of attention, see `SPARSE_SPEC_KINDS`.
+        last_blocks: of a sparse group, how many of its blocks the engine needs at the end of a
+            prefix, or as many as that has; 0 where that is not known. Any but the blocks of full
+            attention that it calls by the same hashes: its tokens may cover more than its hashes.
         by_hash: True where each hash is the prefix hash of its block: the publisher names blocks by
             a chain of hashes that queries by hash use too. Such an event has a block size and no
             tokens; whatever parent or extra keys it has, the hashes contain.
@@ -91,6 +94,7 @@ class StoredBlocks(
     lora_name: str = ""
     group: int = 0
     spec_kind: str = ""
+    last_blocks: int = 0
     by_hash: bool = False
     aliases: bytes = b""
     reported: bool = False
@@ -224,3 +228,10 @@ def extra_key(keys: list[object]) -> bytes:
     salt uses.
     """
     return _encoder.encode(keys) if keys else b""
+
+
+def without_adapter(row: Sequence[object] | None, lora_name: str) -> list[object]:
+    """The keys of a block as `extra_key` takes them, of a row as engines write it: the adapter's
+    name stands first where they hash one.
+    """
+    return list(row[1:] if row and lora_name and row[0] == lora_name else row or ())

@@ -69,6 +69,18 @@ GROUPS: Final = "\0groups"
 are more than the first.
 """
 
+RULES: Final = "\0rules"
+"""The LoRA name of the scopes that have by which rule engines use the blocks of their sparse cache
+groups (`streams.kernel.sparse_groups`).
+"""
+
+SPARSE: Final = "\0sparse:"
+"""What the LoRA names of the scopes begin with that have the blocks of sparse cache groups."""
+
+UNPLACED: Final = "\0unplaced"
+"""The LoRA name of the scopes that have those of which it is not known yet which blocks they are.
+"""
+
 COPIES_UNKNOWN: Final = "copies_unknown"
 """The reason, among those for which blocks are left out, of those that a publisher may hold or not:
 it has removed them as often as it has surely stored them, and has announced them more often.
@@ -101,7 +113,8 @@ registered with: chunks of several, as connectors keep them. No answer counts th
 
 ATTENTION_ONLY: Final = "attention_only"
 """Reason of blocks that a publisher has announced of cache groups of `NEEDED_SPEC_KINDS`, since it
-began: answers count what its other groups hold, and its engine may reuse less of that.
+began, where the rule of one of them is not known: answers count what its groups of full attention
+hold, and its engine may reuse less of that.
 """
 
 UNHELD_REMOVED: Final = "unheld_removed"
@@ -187,6 +200,11 @@ def aliases_scope(scope: PrefixScope) -> PrefixScope | None:
     return _beside(scope, ALIASES)
 
 
+def sparse_scope(scope: PrefixScope) -> PrefixScope | None:
+    """Where the blocks of sparse cache groups stand that are those of the scope; likewise."""
+    return _beside(scope, SPARSE)
+
+
 def _beside(scope: PrefixScope, begin: str) -> PrefixScope | None:
     name = begin + scope.lora_name
     return scope._replace(lora_name=name) if len(name.encode()) <= NAME_BYTES_MAX else None
@@ -200,6 +218,11 @@ def is_waiting(lora_name: str) -> bool:
 def is_aliases(lora_name: str) -> bool:
     """Whether a scope of this LoRA name has what engines call blocks, and no block."""
     return lora_name.startswith(ALIASES)
+
+
+def is_sparse(lora_name: str) -> bool:
+    """Whether a scope of this LoRA name has blocks of sparse cache groups, placed or not."""
+    return lora_name.startswith(SPARSE) or lora_name == UNPLACED
 
 
 def is_left_out(lora_name: str) -> bool:

@@ -255,9 +255,12 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
             holds is of that one. 0 where they named none; None where there was none, or not known.
         base_group: whether it has stored blocks of cache group 0 that form prefixes in this
             incarnation.
-        sparse_blocks: how many blocks it has announced in this incarnation of cache groups that no
-            answer counts and its engine needs (`NEEDED_SPEC_KINDS`); None where it has no such
-            group, or none is known.
+        sparse_blocks: how many blocks it has announced in this incarnation of sparse cache groups
+            that its engine needs (`NEEDED_SPEC_KINDS`); None where it has no such group, or none is
+            known.
+        by_rule: whether each of these has a known rule (`streams.kernel.sparse_groups`), by which
+            answers count. A version that knows no rules drops it.
+        forms_prefixes: whether it has stored blocks of a cache group that forms prefixes.
         media: by which names of media that are one tier here it has stored blocks since it cleared,
             a bit for each. With SHARES others depend on it, too; that and POOL_CLEARED last until
             it is registered anew. CPU_CLEARED and DISK_CLEARED until that tier is cleared, the
@@ -288,6 +291,8 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     media: MediaNames = 0
     base_group: bool = False
     sparse_blocks: BlockCount | None = None
+    by_rule: bool = False
+    forms_prefixes: bool = False
     tiers_unheard: SequenceNumber | None = None
     unheld_removed: BlockCount | None = 0
     lender_gone: Seconds | None = None
@@ -298,11 +303,18 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
         having held it, by reason.
         """
         uncounted = self.left_out
-        if self.sparse_blocks is not None:
-            uncounted = uncounted | {ATTENTION_ONLY: self.sparse_blocks}
+        if self.is_attention_only:
+            uncounted = uncounted | {ATTENTION_ONLY: self.sparse_blocks or 0}
         if self.contradicts_itself:
             uncounted = uncounted | {UNHELD_REMOVED: self.unheld_removed or 0}
         return uncounted
+
+    @property
+    def is_attention_only(self) -> bool:
+        """Whether its engine needs sparse cache groups by a rule that is not known, or has no
+        others.
+        """
+        return self.sparse_blocks is not None and not (self.by_rule and self.forms_prefixes)
 
     @property
     def contradicts_itself(self) -> bool:

@@ -37,6 +37,8 @@ KIND_CHARS_MAX: Final = 64  # the name of a wire protocol
 
 POOL_NAMES_TRIED: Final = 100  # by partition, for the members of a pool: each of them gets one
 
+GRPC_SCHEME: Final = "grpc://"
+
 PublisherKind = NewType("PublisherKind", str)
 """The wire protocol of a publisher, as Mooncake's `/register` spells it: `vLLM`, `SGLang`;
 others as their makers do: `TensorRT-LLM`, `Dynamo`. Errors and documents call it the same.
@@ -47,6 +49,8 @@ TENSORRT_LLM: Final = PublisherKind("TensorRT-LLM")
 SGLANG: Final = PublisherKind("SGLang")
 MOONCAKE: Final = PublisherKind("Mooncake")
 DYNAMO: Final = PublisherKind("Dynamo")
+TOKENSPEED: Final = PublisherKind("TokenSpeed")
+ATOM: Final = PublisherKind("ATOM")
 
 LMCACHE: Final = PublisherKind("LMCache")
 """A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
@@ -121,6 +125,10 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
         hides_groups=True,
         hides_connectors=True,
     ),
+    TOKENSPEED: KindFacts(
+        pod_label="tokenspeed", announces_again=True, announces_chains_again=True
+    ),
+    ATOM: KindFacts(pod_label="atom", announces_again=True),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),
@@ -129,6 +137,9 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
 in `bridge.wire.SOURCES`, and what of this is not so needs no entry here. How the HTTP server of a
 kind is asked is in `bridge/engine_http/`.
 """
+
+STREAMED_KINDS: Final = (VLLM, TENSORRT_LLM, SGLANG, TOKENSPEED)
+"""Those whose servers stream their events by gRPC, too: `bridge/grpc/methods.py`."""
 
 _OTHER_KIND: Final = KindFacts()
 
@@ -227,8 +238,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     Attributes:
         endpoint: ZMQ address of the PUB socket, e.g. `tcp://10.0.0.7:5557`; or a base URL of the
-            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes. ""
-            of an engine without events, and of no other.
+            engine's HTTP server, e.g. `http://10.0.0.7:8000`, which says where it publishes; or of
+            a gRPC server that streams its events, e.g. `grpc://10.0.0.7:50051`. "" of an engine
+            without events, and of no other.
         replay_endpoint: ZMQ address of the ROUTER socket that replays, or "".
         peer_url: where an LMCache worker gives its blocks to others of its kind, or "".
         registered_at: when a publisher that registered itself did so, Unix seconds; 0 for others.
@@ -301,10 +313,15 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
                 f"Expected an endpoint of a publisher of events, and none with type {NO_EVENTS},"
                 f" got: `{self.endpoint[:80]}` with type {self.kind[:80]}"
             )
-        if self.curve_server_key and (self.has_url or not self.has_events):
+        if self.curve_server_key and (self.has_url or self.has_stream or not self.has_events):
             raise ValueError(
                 "Expected the ZMQ address of a relay with a curve_server_key, got:"
                 f" `{self.endpoint[:80]}`"
+            )
+        if self.replay_endpoint and self.has_stream:
+            raise ValueError(
+                "Expected no replay_endpoint with a gRPC endpoint, which resumes itself, got:"
+                f" `{self.replay_endpoint[:80]}`"
             )
 
     @property
@@ -342,7 +359,9 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         facts, groups = facts_of(self.kind), self.kv_cache_groups
         if self.kv_offloading == "lmcache":
             return Doubt.NEVER_REMOVED
-        if groups == "several" or (facts.hides_groups and groups != "one"):
+        # Who streams by gRPC keeps back the events of all groups but those of full attention.
+        hides_groups = facts.hides_groups or self.has_stream
+        if groups == "several" or (hides_groups and groups != "one"):
             return Doubt.GROUPS_UNKNOWN
         if facts.reuses_in_part and self.kv_partial_reuse != "none":
             return Doubt.PARTIAL_REUSE
@@ -371,6 +390,11 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def has_url(self) -> bool:
         """Whether the engine is to be asked where it publishes: its endpoint is a base URL."""
         return self.endpoint.startswith(("http://", "https://"))
+
+    @property
+    def has_stream(self) -> bool:
+        """Whether its events are streamed by gRPC: no ZMQ socket is connected to."""
+        return self.endpoint.startswith(GRPC_SCHEME)
 
     @property
     def http_url(self) -> str:
@@ -471,7 +495,7 @@ class LiveRegistration(msgspec.Struct, frozen=True):
 
 def is_over_network(endpoint: str) -> bool:
     """Whether it is an address of a network, or none."""
-    return not endpoint or endpoint.startswith(("tcp://", "http://", "https://"))
+    return not endpoint or endpoint.startswith(("tcp://", "http://", "https://", GRPC_SCHEME))
 
 
 def service_key(tenant_id: str, instance_id: str, dp_rank: int) -> str:
@@ -609,7 +633,8 @@ def _has_other_block_size(other: Registration, registration: Registration) -> bo
 
 def _is_taken_by(other: Registration, registration: Registration) -> bool:
     """Whether the endpoint is another's. A pool serves all models, each of which is registered;
-    behind one base URL each rank has a socket of its own, and a stream may have several ranks.
+    behind one base URL each rank has a socket of its own, behind a gRPC server a stream, and a
+    stream may have several ranks.
     """
     if not registration.has_events or other.endpoint != registration.endpoint:
         return False
@@ -617,4 +642,5 @@ def _is_taken_by(other: Registration, registration: Registration) -> bool:
         return False
     if other.has_other_ranks and other.stream == registration.stream:
         return other.kind != registration.kind  # of another rank: the publisher is another one
-    return not other.has_url or other.dp_rank == registration.dp_rank
+    is_shared = other.has_url or other.has_stream
+    return not is_shared or other.dp_rank == registration.dp_rank

@@ -67,6 +67,7 @@ ROCKSDB_LOG_FILE_BYTES_MAX: Final = 4 * MIB  # of one file of RocksDB's own text
 
 __all__ = [
     "ANSWERS",
+    "DIRECTORY",
     "HISTORY",
     "LOG",
     "SPOOL",
@@ -135,6 +136,7 @@ ANSWERS: Final = Preset(
     in_files=b"r",
 )
 SPOOL: Final = Preset("the spool", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
+DIRECTORY: Final = Preset("LMCache's directory", SPOOL_WRITE_BUFFER_BYTES, compressed=True)
 
 
 class Database:

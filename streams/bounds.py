@@ -20,3 +20,5 @@ WORKER_POLL_S: Final = 0.01  # between two looks whether Faust knows the agent's
 WORKER_STALL_CHECK_S: Final = 10.0  # how often it is looked whether records are missing
 
 HISTORY_RETRY_S: Final = 10.0  # after it could not be written: reprise_history_recording
+
+GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes

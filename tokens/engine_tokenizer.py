@@ -1,9 +1,15 @@
-"""An engine's `/tokenize`: what it is asked, and what its answer says. Pure.
+"""An engine's `/tokenize` and `/render`: what it is asked, and what its answer says. Pure.
 
-vLLM takes messages and prompts, SGLang prompts alone. vLLM's takes fewer fields than its chats do:
-`documents` and the effort go as variables of the template, and reasoning by its new name.
+vLLM takes messages and prompts; SGLang, too, from 0.5.12 on, and refuses messages before. vLLM's
+takes fewer fields than its chats do: `documents` and the effort go as variables of the template,
+and reasoning by its new name.
 
-Source: vLLM 0.32 (`entrypoints/serve/tokenize`), SGLang of August 2026 (`serving_tokenize.py`).
+`/render` says of a chat with images what the engine calls each, and where it is among the tokens.
+vLLM answers so from 0.33 on, where it is started with `--enable-scale-out`; before, with tensors of
+megabytes, for which it is not asked.
+
+Source: vLLM 0.32 (`entrypoints/serve/tokenize`), SGLang 0.5.23 (`serving_tokenize.py`),
+vLLM 0.33 (`entrypoints/scale_out/render`).
 """
 
 from collections.abc import Mapping
@@ -11,11 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
+from schemas.media import MediaFeatures, MediaItem
 from schemas.registration import SGLANG
 from tokens.interface import EngineAnswer
 from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, PromptError, TextPrompt, packed
 
 TOKENIZE: Final = "/tokenize"
+RENDER: Final = "/v1/chat/completions/render"
 
 _OK: Final = 200
 _REFUSALS: Final = range(400, 500)
@@ -25,7 +33,17 @@ class _TokenizeAnswer(msgspec.Struct):
     tokens: list[int]
 
 
+class _Features(MediaFeatures, frozen=True):
+    kwargs_data: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _RenderAnswer(msgspec.Struct):
+    token_ids: list[int]
+    features: _Features
+
+
 _decoder: Final = msgspec.json.Decoder(_TokenizeAnswer)
+_render_decoder: Final = msgspec.json.Decoder(_RenderAnswer)
 _encoder: Final = msgspec.json.Encoder()
 
 
@@ -37,9 +55,42 @@ def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
     """
     if isinstance(prompt, TextPrompt):
         return text_question(prompt.model, prompt.text, special=prompt.add_special_tokens)
-    if kind == SGLANG:
-        text = "SGLang's /tokenize takes no messages: name the model's directory in `tokens`"
+    return _encoded(_sglang_chat(prompt) if kind == SGLANG else _chat(prompt))
+
+
+def _sglang_chat(prompt: ChatPrompt) -> dict[str, Any]:
+    """As a chat of its own: it renders what that has, by its own flags."""
+    if prompt.chat_template or prompt.documents or prompt.is_response:
+        text = "SGLang's /tokenize takes no template, no documents and no responses"
         raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
+    asked: dict[str, Any] = {"model": prompt.model, "messages": prompt.messages}
+    for name, value in (
+        ("tools", prompt.tools),
+        ("tool_choice", prompt.tool_choice),
+        ("reasoning_effort", prompt.effort),
+        ("chat_template_kwargs", prompt.given_kwargs),
+        ("continue_final_message", prompt.continue_final_message),
+    ):
+        if value:
+            asked[name] = value
+    if prompt.add_special_tokens or not (
+        prompt.add_generation_prompt or prompt.continue_final_message
+    ):
+        asked["add_generation_prompt"] = prompt.add_generation_prompt
+        asked["add_special_tokens"] = prompt.add_special_tokens
+    return asked
+
+
+def render_question(prompt: ChatPrompt) -> bytes:
+    """The body that vLLM is asked with for a chat with images, without their tensors.
+
+    Raises:
+        NoTokensError: UNSUPPORTED: JSON cannot have it.
+    """
+    return _encoded(_chat(prompt) | {"mm_payload": "none"})
+
+
+def _chat(prompt: ChatPrompt) -> dict[str, Any]:
     asked: dict[str, Any] = {
         "model": prompt.model,
         "messages": [_renamed(one) for one in prompt.messages],
@@ -57,7 +108,7 @@ def question(prompt: ChatPrompt | TextPrompt, kind: str) -> bytes:
     ):
         if value:
             asked[name] = value
-    return _encoded(asked)
+    return asked
 
 
 def text_question(model: str, text: str, *, special: bool) -> bytes:
@@ -90,6 +141,28 @@ def read_answer(answer: EngineAnswer) -> bytes:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, PromptError) as error:
         text = "the engine answers /tokenize with what are no token ids"
         raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
+
+
+def read_rendering(answer: EngineAnswer) -> tuple[bytes, list[MediaItem]]:
+    """The token ids, (n,) u32 little-endian, and the images and the like among them.
+
+    Raises:
+        NoTokensError: ENGINE_REFUSES: it says nothing of them, or tensors, too.
+    """
+    if answer.status != _OK:
+        text = f"the engine answers {RENDER} with status {answer.status}"
+        raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
+    try:
+        found = _render_decoder.decode(answer.body)
+        media = found.features.items()
+        content = packed(found.token_ids, "token_ids")
+    except (ValueError, UnicodeDecodeError, RecursionError, PromptError) as error:
+        text = f"the engine answers {RENDER} without what it calls images, and where they are"
+        raise NoTokensError(NoTokens.ENGINE_REFUSES, text) from error
+    if bytes(found.features.kwargs_data) != b"null" or not media:
+        text = f"the engine answers {RENDER} with tensors, or without images"
+        raise NoTokensError(NoTokens.ENGINE_REFUSES, text)
+    return content, media
 
 
 def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from schemas.media import MediaItem
 from tokens.prompt import NoTokens, NoTokensError, Prompt
 
 __all__ = (
@@ -36,11 +37,16 @@ class Tokens(NamedTuple):
         content: token ids, (n,) u32 little-endian, as a query of the index has them.
         source: who made them.
         reused: how many of them were kept from earlier prompts.
+        media: images and the like among them, where the engine says what it calls them.
+        is_proven: whether each engine of the model is known to make the same of such a prompt
+            (`tokens.proofs`); an answer is not `exact` by others.
     """
 
     content: bytes
     source: TokenSource
     reused: int = 0
+    media: Sequence[MediaItem] = ()
+    is_proven: bool = True
 
     @property
     def length(self) -> int:
@@ -72,6 +78,12 @@ class Engines(Protocol):
 
     def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
         """The engines that serve the model and have an HTTP server. Cost O(engines)."""
+        ...
+
+    def are_all(self, model: str, tenant_id: str) -> bool:
+        """Whether `of_model` has every engine whose events are followed: others can prove nothing
+        of tokens.
+        """
         ...
 
     async def post(

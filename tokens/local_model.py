@@ -118,6 +118,11 @@ class LocalModel:
         """Whether it is to be used for a form: None where it is missing, or an engine differs."""
         return None if self.standings[form] is Standing.DIFFERENT else self.tokenizer
 
+    @property
+    def tells_date(self) -> bool:
+        """Whether the date stands in some of its prompts."""
+        return self.tokenizer is not None and self.tokenizer.tells_date
+
     def agrees(self, form: Form) -> None:
         """An engine has made the same tokens."""
         if self.standings[form] is Standing.UNPROVEN:

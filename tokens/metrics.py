@@ -52,6 +52,13 @@ TOKENS: Final[tuple[Family["Tokenizer"], ...]] = (
         lambda one: one.reused,
     ),
     counters(
+        "reprise_tokens_unproven",
+        "Prompts whose tokens some engine of the model has not shown to make the same, by who made"
+        " them; answers to them are unconfirmed (tokens_unproven).",
+        ("source",),
+        lambda one: by_label(one.unproven),
+    ),
+    counters(
         "reprise_tokens_missing",
         "Prompts without tokens, by reason; POST /route goes by load for each.",
         ("reason",),

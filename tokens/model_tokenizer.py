@@ -71,6 +71,8 @@ class ModelTokenizer:
             )
         except TemplateError as error:
             raise ModelFilesError(f"the chat template cannot be used: {error}") from error
+        templates = filter(None, (self._template, self._tool_template))
+        self.tells_date = any(one.tells_date for one in templates)
         self._kept: OrderedDict[_Piece, bytes] = OrderedDict()
         self.kept_bytes = 0
         self._lock = threading.Lock()

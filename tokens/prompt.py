@@ -127,6 +127,9 @@ class ChatPrompt(NamedTuple):
         truncation: None for none.
         tool_choice: as it came; SGLang tells the template of no tools where it says so.
         has_media: whether messages have parts that are no text, whose tokens an engine alone knows.
+        effort: the request's `reasoning_effort`, as it came.
+        given_kwargs: its `chat_template_kwargs`, as they came; `template_kwargs` have what vLLM
+            makes of both.
         is_response: whether it is that of `POST /v1/responses`, which engines may render otherwise.
     """
 
@@ -142,6 +145,8 @@ class ChatPrompt(NamedTuple):
     truncation: Truncation | None = None
     tool_choice: object = None
     has_media: bool = False
+    effort: object = None
+    given_kwargs: Mapping[str, Any] | None = None
     is_response: bool = False
 
 
@@ -198,6 +203,8 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
         _truncation(request),
         request.get("tool_choice"),
         any(one.has_media for one in sizes),
+        request.get("reasoning_effort"),
+        request.get("chat_template_kwargs"),
     )
 
 

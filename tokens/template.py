@@ -95,6 +95,7 @@ class ChatTemplate:
     Attributes:
         takes_parts: whether it goes through the parts of contents, so that contents are lists for
             it; else they are text.
+        tells_date: whether it asks for the time, in the zone of its process.
         knows_developer: whether it has a developer's role.
     """
 
@@ -123,6 +124,7 @@ class ChatTemplate:
             text = f"expected a template of Jinja, got what cannot be read at line {line}"
             raise TemplateError(text) from error
         self._meter = steps.meter
+        self.tells_date = "strftime_now" in text
         self.knows_developer = "'developer'" in text or '"developer"' in text
 
     def rendered(self, variables: Mapping[str, Any], seconds: float) -> str:

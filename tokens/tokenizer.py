@@ -3,10 +3,11 @@
     request -> prompt.py -> Tokenizer -> model_tokenizer.py   in this process
                                       -> an engine's /tokenize  where there is nothing better
 
-What is made here is compared with an engine's `/tokenize`: probes at each engine of a model that is
-new, and again from time to time; the first requests, and one in many later on, after they were
-answered. The count in an engine's `usage` is compared for each request (`counted`). Where tokens
-differ, the engines are asked from then on, and a condition says so.
+What is made is compared with an engine's `/tokenize`: probes at each engine of a model that is new,
+and again from time to time; the first prompt of each shape at each engine (`tokens.proofs`), the
+first requests, and one in many later on, after they were answered. The count in an engine's `usage`
+is compared for each request (`counted`). Where tokens that were made here differ, the engines are
+asked from then on, and a condition says so.
 
 Nothing that a request has is logged, or stands in an error.
 """
@@ -19,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -35,7 +36,15 @@ from tokens.bounds import (
     RENDERING_S_MAX,
 )
 from tokens.engine_questions import EngineQuestions
-from tokens.engine_tokenizer import TOKENIZE, question, read_answer, text_question
+from tokens.engine_tokenizer import (
+    RENDER,
+    TOKENIZE,
+    question,
+    read_answer,
+    read_rendering,
+    render_question,
+    text_question,
+)
 from tokens.interface import Engine, Engines, Tokens, TokenSource
 from tokens.local_model import Difference, LocalModel, Standing, form_of
 from tokens.probes import PROBES
@@ -48,6 +57,7 @@ from tokens.prompt import (
     TokenPrompt,
     cut_off,
 )
+from tokens.proofs import Proofs, Shape, shape_of, unseen
 from tokens.rendering_errors import TemplateSlowError
 
 if TYPE_CHECKING:
@@ -57,10 +67,12 @@ TOKENIZE_BYTES_MAX: Final = 32 * MIB  # of an engine's answer: some four million
 COMPARED_WAIT_S: Final = 5.0  # the same, where nobody waits for it
 ASKED_AT_ONCE_MAX: Final = 64  # questions to engines under way; reason="busy"
 PROMPTS_WAITING_MAX: Final = 64  # prompts that wait for a thread, or have one; reason="busy"
-TOKENS_THREADS: Final = 2  # that make tokens of large prompts
+LARGE_CHARACTERS: Final = 65_536  # of what is new, from which on a prompt waits for the large ones
+LARGE_WAIT_S: Final = 2.0  # that a prompt waits while another large one has its thread
 PAUSE_S: Final = 2.0  # in which an engine is not asked that has not answered
 MEDIA_AT_ONCE_MAX: Final = 8  # of these with images or the like, which an engine has to read
 MEDIA_PAUSE_S: Final = 30.0  # the same as PAUSE_S, of such questions alone
+RENDER_PAUSE_S: Final = 600.0  # in which /render is not asked that could not be used
 PAUSES_MAX: Final = 1024  # engines whose silence is remembered; the oldest goes
 
 LOOP_NEW_CHARACTERS_MAX: Final = 4_096  # of them, that are not kept: two milliseconds
@@ -72,7 +84,9 @@ PROBED_LOOK_S: Final = 2.0  # from one look for new engines to the next
 PROBED_AGAIN_S: Final = 600.0  # from one probe of an engine to the next
 PROBED_MAX: Final = 4096  # engines whose probe is remembered; the oldest goes
 
-_Made = TypeVar("_Made")
+_CLIENTS_FAULTS: Final = frozenset({400, 422})
+
+_Result = TypeVar("_Result")
 _Text = ChatPrompt | TextPrompt
 _logger = logging.getLogger(__name__)
 
@@ -90,6 +104,7 @@ class Tokenizer:
         made: prompts that were made tokens of, by source.
         tokens_made: of them, by source.
         reused: of them, those that were kept from earlier prompts.
+        unproven: prompts whose tokens were not proven for each engine, by source.
         missing: prompts without tokens, by reason.
         compared: comparisons with engines, by what came of them: `equal`, `different`, `silent`,
             `left_out`.
@@ -108,6 +123,7 @@ class Tokenizer:
         self.made: Counter[str] = Counter()
         self.tokens_made: Counter[str] = Counter()
         self.reused = 0
+        self.unproven: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
         self.compared: Counter[str] = Counter()
         self.questions = EngineQuestions()
@@ -115,15 +131,20 @@ class Tokenizer:
         self._engines = engines
         self._clock = clock
         self._conditions = conditions
-        self._pool = ThreadPoolExecutor(TOKENS_THREADS, "tokens")
+        # A large prompt takes seconds, in which no other one waits for it.
+        self._pool = ThreadPoolExecutor(1, "tokens")
+        self._large_pool = ThreadPoolExecutor(1, "large-tokens")
+        self._large = asyncio.Lock()
+        self._proofs = Proofs(clock.monotonic, clock.unix)
         self._waiting = 0
         self._asked = 0
         self._asked_of_media = 0
         self._turn = 0
-        # By base URL, and whether they are of media alone.
+        # By base URL, of /render with its path, and whether they are of media alone.
         self._pauses: OrderedDict[tuple[str, bool], float] = OrderedDict()
         self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
+        self._proving: set[tuple[str, Shape, str]] = set()
         self._watch: asyncio.Task[None] | None = None
 
     def read(self) -> None:
@@ -144,7 +165,8 @@ class Tokenizer:
         for task in (*self._comparing, *filter(None, (self._watch,))):
             task.cancel()
         self._watch = None
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._pool, self._large_pool):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
         """See `PromptTokenizer`."""
@@ -156,6 +178,8 @@ class Tokenizer:
         self.made[found.source.value] += 1
         self.tokens_made[found.source.value] += found.length
         self.reused += found.reused
+        if not found.is_proven:
+            self.unproven[found.source.value] += 1
         return found
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
@@ -179,8 +203,7 @@ class Tokenizer:
             raise NoTokensError(NoTokens.TOO_LARGE, f"{text}, got more")
         model = self.models.get(prompt.model)
         if isinstance(prompt, ChatPrompt) and prompt.has_media:
-            content = await self._asked_about_media(prompt, tenant_id)
-            return Tokens(content, TokenSource.ENGINE)
+            return await self._asked_about_media(prompt, tenant_id)
         if model is not None:
             tokenizer = model.tokenizer_for(form_of(prompt))
             if tokenizer is not None:
@@ -191,7 +214,7 @@ class Tokenizer:
                     engines = self._engines.of_model(prompt.model, tenant_id)
                     if error.reason is not NoTokens.UNSUPPORTED or not engines:
                         raise
-        return Tokens(await self._asked_of_any(prompt, tenant_id, model), TokenSource.ENGINE)
+        return await self._asked_of_any(prompt, tenant_id, model)
 
     # The model's own files
 
@@ -212,13 +235,19 @@ class Tokenizer:
             content, reused = tokenizer.tokens_of(text, prompt, tenant_id)
         else:
             content, reused = await self._on_thread(
-                lambda: tokenizer.tokens_of(text, prompt, tenant_id)
+                tokenizer.new_characters(text, tenant_id),
+                lambda: tokenizer.tokens_of(text, prompt, tenant_id),
             )
         form = form_of(prompt)
         model.made[form] += 1
-        if model.made[form] <= COMPARED_FIRST or not model.made[form] % COMPARED_EVERY:
-            self._begin(self._compare(model, prompt, tenant_id, text, content))
-        return Tokens(content, TokenSource.LOCAL, reused)
+        is_due = model.made[form] <= COMPARED_FIRST or not model.made[form] % COMPARED_EVERY
+        made = _Made(model, text, content)
+        return Tokens(
+            content,
+            TokenSource.LOCAL,
+            reused,
+            is_proven=self._are_proven(prompt, tenant_id, made, is_due=is_due),
+        )
 
     async def _text(
         self, model: LocalModel, tokenizer: "ModelTokenizer", prompt: _Text, kind: str
@@ -232,23 +261,42 @@ class Tokenizer:
             except TemplateSlowError:
                 model.loop_bytes_max = size_bytes // 2
         try:
-            return await self._on_thread(lambda: tokenizer.text_of(prompt, kind, RENDERING_S_MAX))
+            return await self._on_thread(
+                size_bytes, lambda: tokenizer.text_of(prompt, kind, RENDERING_S_MAX)
+            )
         except TemplateSlowError as error:
             raise NoTokensError(NoTokens.TEMPLATE, str(error)) from error
 
-    async def _on_thread(self, make: Callable[[], _Made]) -> _Made:
+    async def _on_thread(self, size: int, make: Callable[[], _Result]) -> _Result:
+        """Args:
+        size: of what is made tokens or text of, characters or bytes.
+        """
         if self._waiting >= PROMPTS_WAITING_MAX:
             text = f"expected at most {PROMPTS_WAITING_MAX} large prompts at once: try again"
             raise NoTokensError(NoTokens.BUSY, text)
         self._waiting += 1
+        run = asyncio.get_running_loop().run_in_executor
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, make)
+            if size <= LARGE_CHARACTERS:
+                return await run(self._pool, make)
+            try:
+                async with asyncio.timeout(LARGE_WAIT_S):
+                    await self._large.acquire()
+            except TimeoutError as error:
+                text = f"others of more than {LARGE_CHARACTERS} characters come first: try again"
+                raise NoTokensError(NoTokens.BUSY, text) from error
+            future = run(self._large_pool, make)
+            # It goes on behind a client that has gone, and has its thread until then.
+            future.add_done_callback(lambda _: self._large.release())
+            return await asyncio.shield(future)
         finally:
             self._waiting -= 1
 
     # Engines
 
-    async def _asked_of_any(self, prompt: _Text, tenant_id: str, model: LocalModel | None) -> bytes:
+    async def _asked_of_any(
+        self, prompt: _Text, tenant_id: str, model: LocalModel | None
+    ) -> Tokens:
         engines = self._engines.of_model(prompt.model, tenant_id)
         if not engines:
             raise _no_tokenizer(model)
@@ -256,15 +304,19 @@ class Tokenizer:
         try:
             engine = self._awake(engines, PAUSE_S, has_media=False)
             body = question(prompt, engine.kind)
-            return cut_off(await self._ask(engine, body, TOKENIZE_WAIT_S), prompt.truncation)
+            content = cut_off(await self._ask(engine, body, TOKENIZE_WAIT_S), prompt.truncation)
         except NoTokensError as error:
             is_answered = error.reason is NoTokens.ENGINE_REFUSES
             raise
         finally:
             now = self._clock.unix()
             self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
+        if not unseen(prompt, engine.kind):
+            self._proofs.prove(prompt.model, shape_of(prompt), engine, tells_date=True)
+        is_proven = self._are_proven(prompt, tenant_id, _Made(None, "", content))
+        return Tokens(content, TokenSource.ENGINE, is_proven=is_proven)
 
-    async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> bytes:
+    async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""
         engines = [
             one for one in self._engines.of_model(prompt.model, tenant_id) if one.kind != SGLANG
@@ -279,10 +331,36 @@ class Tokenizer:
             raise NoTokensError(NoTokens.BUSY, text)
         self._asked_of_media += 1
         try:
+            rendered = await self._rendered(engine, prompt)
+            if rendered is not None:
+                return rendered
             found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
         finally:
             self._asked_of_media -= 1
-        return cut_off(found, prompt.truncation)
+        return Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
+
+    async def _rendered(self, engine: Engine, prompt: ChatPrompt) -> Tokens | None:
+        """The tokens with what the engine calls the media among them; None where it does not say
+        so, and is asked for tokens alone. What a client has sent wrong ends no asking.
+        """
+        key = engine.url + RENDER, True
+        if prompt.truncation is not None or self._pauses.get(key, 0.0) > self._clock.monotonic():
+            return None
+        answer = None
+        try:
+            answer = await self._engines.post(
+                engine.url,
+                RENDER,
+                render_question(prompt),
+                wait_s=TOKENIZE_WAIT_S,
+                bytes_max=TOKENIZE_BYTES_MAX,
+            )
+            content, media = read_rendering(answer)
+        except RepriseError:
+            if answer is None or answer.status not in _CLIENTS_FAULTS:
+                self._pause(key, RENDER_PAUSE_S)
+            return None
+        return Tokens(content, TokenSource.ENGINE, media=media)
 
     def _awake(self, engines: Sequence[Engine], pause_s: float, *, has_media: bool) -> Engine:
         """One that is not silent; they take turns."""
@@ -298,6 +376,7 @@ class Tokenizer:
         self, engine: Engine, body: bytes, wait_s: float, *, has_media: bool = False
     ) -> bytes:
         """Raises NoTokensError: ENGINE_SILENT, ENGINE_REFUSES or BUSY."""
+        pause_s = MEDIA_PAUSE_S if has_media else PAUSE_S
         if self._asked >= ASKED_AT_ONCE_MAX:
             text = f"expected at most {ASKED_AT_ONCE_MAX} questions to engines at once: try again"
             raise NoTokensError(NoTokens.BUSY, text)
@@ -309,24 +388,55 @@ class Tokenizer:
             return read_answer(answer)
         except NoTokensError as error:
             if error.reason is NoTokens.ENGINE_SILENT:
-                self._pause(engine, has_media=has_media)
+                self._pause((engine.url, has_media), pause_s)
             raise
         except RepriseError as error:
-            self._pause(engine, has_media=has_media)
+            self._pause((engine.url, has_media), pause_s)
             text = f"the engine does not answer /tokenize: {cause_of(error)}"
             raise NoTokensError(NoTokens.ENGINE_SILENT, text) from error
         finally:
             self._asked -= 1
 
-    def _pause(self, engine: Engine, *, has_media: bool) -> None:
-        key = engine.url, has_media
-        pause_s = MEDIA_PAUSE_S if has_media else PAUSE_S
+    def _pause(self, key: tuple[str, bool], pause_s: float) -> None:
         self._pauses[key] = self._clock.monotonic() + pause_s
         self._pauses.move_to_end(key)
         while len(self._pauses) > PAUSES_MAX:
             self._pauses.popitem(last=False)
 
     # Comparisons
+
+    def _are_proven(
+        self, prompt: _Text, tenant_id: str, made: "_Made", *, is_due: bool = False
+    ) -> bool:
+        """Whether each engine is known to make such tokens; those that are not are asked, behind
+        the answer, and one of them where a comparison is due.
+        """
+        engines = self._engines.of_model(prompt.model, tenant_id)
+        shape = shape_of(prompt)
+        is_lacking, left = self._proofs.lacking(prompt.model, shape, engines)
+        now = self._clock.monotonic()
+        if is_due and engines and not left:
+            self._turn += 1
+            left = [engines[self._turn % len(engines)]]
+        for engine in left:
+            key = prompt.model, shape, engine.url
+            is_silent = self._pauses.get((engine.url, False), 0.0) > now
+            if not is_silent and key not in self._proving:
+                self._begin(self._prove(key, engine, prompt, made))
+        return bool(engines) and not is_lacking and self._engines.are_all(prompt.model, tenant_id)
+
+    async def _prove(
+        self, key: tuple[str, Shape, str], engine: Engine, prompt: _Text, made: "_Made"
+    ) -> None:
+        self._proving.add(key)
+        try:
+            await self._compare_with(engine, made.model, prompt, made.text, made.content)
+        except NoTokensError as error:
+            if error.reason is NoTokens.ENGINE_REFUSES:
+                self._proofs.refuse(prompt.model, key[1], engine)
+            raise
+        finally:
+            self._proving.discard(key)
 
     def _begin(self, comparison: Coroutine[Any, Any, None]) -> None:
         if len(self._comparing) >= COMPARING_MAX:
@@ -346,31 +456,35 @@ class Tokenizer:
             self.faults += 1
             _logger.exception("Unexpected error while tokens were compared; going on")
 
-    async def _compare(
-        self, model: LocalModel, prompt: _Text, tenant_id: str, text: str, ours: bytes
-    ) -> None:
-        """With what one engine of the model makes of the prompt."""
-        engines = self._engines.of_model(model.name, tenant_id)
-        if engines:
-            self._turn += 1
-            engine = engines[self._turn % len(engines)]
-            await self._compare_with(engine, model, prompt, text, ours)
-
     async def _compare_with(
-        self, engine: Engine, model: LocalModel, prompt: _Text, text: str, ours: bytes
+        self, engine: Engine, model: LocalModel | None, prompt: _Text, text: str, ours: bytes
     ) -> None:
-        if engine.kind == SGLANG and isinstance(prompt, ChatPrompt):
-            # It takes no messages: the tokenizer is compared, of the template `usage` tells.
+        is_proof = not unseen(prompt, engine.kind)
+        try:
+            answered = await self._ask(engine, question(prompt, engine.kind), COMPARED_WAIT_S)
+        except NoTokensError as error:
+            is_refused = error.reason is NoTokens.ENGINE_REFUSES
+            if model is None or engine.kind != SGLANG or not is_refused:
+                raise
+            # Before 0.5.12 it takes no messages: of these the tokenizer alone is compared.
+            is_proof = False
             body = text_question(prompt.model, text, special=prompt.add_special_tokens)
-        else:
-            body = question(prompt, engine.kind)
-        answered = await self._ask(engine, body, COMPARED_WAIT_S)
+            answered = await self._ask(engine, body, COMPARED_WAIT_S)
         theirs = cut_off(answered, prompt.truncation)
-        if theirs != ours:
+        if theirs != ours and model is not None:
             ours = await self._made_again(model, prompt, engine.kind, ours)
+        if theirs == ours and is_proof:
+            tells_date = model is None or model.tells_date
+            self._proofs.prove(prompt.model, shape_of(prompt), engine, tells_date=tells_date)
+        else:
+            self._proofs.refuse(prompt.model, shape_of(prompt), engine)
         if theirs == ours:
             self.compared["equal"] += 1
-            model.agrees(form_of(prompt))
+            if model is not None:
+                model.agrees(form_of(prompt))
+            return
+        if model is None:
+            self.compared["different"] += 1
             return
         position = next(
             (at for at in range(0, len(ours), 4) if ours[at : at + 4] != theirs[at : at + 4]),
@@ -435,6 +549,14 @@ class Tokenizer:
             self._probed.move_to_end(key)
             while len(self._probed) > PROBED_MAX:
                 self._probed.popitem(last=False)
+
+
+class _Made(NamedTuple):
+    """Tokens of a prompt, and the text between, where that was made here by a model's files."""
+
+    model: LocalModel | None
+    text: str
+    content: bytes
 
 
 def _no_tokenizer(model: LocalModel | None) -> NoTokensError:

@@ -123,7 +123,46 @@ def read_start_time(metrics: bytes) -> Process | None:
     return None
 
 
-class _KvEvents(msgspec.Struct):
+class SglangPublisher(msgspec.Struct):
+    """One rank of an SGLang over several hosts (sgl-project/sglang#38032)."""
+
+    dp_rank: Rank
+    endpoint: Text
+
+
+class SglangSockets(msgspec.Struct, kw_only=True):
+    """Where an SGLang publishes: a host and a first port, or each rank by itself."""
+
+    endpoint_host: Text
+    endpoint_port_base: int
+    dp_size: int
+    replay_endpoint_port_base: int | None
+    publishers: list[SglangPublisher] | None
+
+    def endpoint_of(self, rank: int) -> str:
+        """Where this rank publishes, as it says; "" where it names others alone."""
+        if not self.publishers:
+            return f"tcp://{self.endpoint_host}:{self.endpoint_port_base + rank}"
+        return next((one.endpoint for one in self.publishers if one.dp_rank == rank), "")
+
+    def replay_endpoint_of(self, rank: int) -> str:
+        """Where it replays, on the host on which it publishes; "" for nowhere."""
+        if self.replay_endpoint_port_base is None:
+            return ""
+        host, _ = split_endpoint(self.endpoint_of(rank))
+        return f"tcp://{host}:{self.replay_endpoint_port_base + rank}" if host else ""
+
+    def ranks(self, most: int) -> list[int]:
+        """Those that publish, so many at the most."""
+        if not self.publishers:
+            return list(range(min(self.dp_size, most)))
+        return [one.dp_rank for one in self.publishers[:most]]
+
+
+_Publishers = Annotated[list[SglangPublisher], Meta(max_length=HTTP_ENGINE_VALUES_MAX)]
+
+
+class _KvEvents(SglangSockets, kw_only=True):
     publisher: Text
     endpoint_host: Text
     endpoint_port_base: _Port
@@ -131,6 +170,7 @@ class _KvEvents(msgspec.Struct):
     dp_size: Annotated[int, Meta(ge=1, le=HTTP_ENGINE_VALUES_MAX)] = 1
     replay_endpoint_port_base: _Port | None = None
     topic: Text = ""
+    publishers: _Publishers | None = None
 
 
 class _ServerInfo(msgspec.Struct):
@@ -270,14 +310,13 @@ def read_kv_events(body: bytes, url: BaseUrl) -> list[PublisherSource]:
             f"Expected an engine that publishes by `zmq`, got `{events.publisher[:40]}`:"
             f" {url.authority}"
         )
-    host = events.endpoint_host
-    replay_base = events.replay_endpoint_port_base
     found = []
-    for rank in range(events.dp_size):
-        replay = "" if replay_base is None else _reachable(f"tcp://*:{replay_base + rank}", url)
-        endpoint = _reachable(f"tcp://{host}:{events.endpoint_port_base + rank}", url)
+    for rank in events.ranks(HTTP_ENGINE_VALUES_MAX):
+        replay = events.replay_endpoint_of(rank)
+        replay = _reachable(replay, url) if replay else ""
+        endpoint = _reachable(events.endpoint_of(rank), url)
         found.append(PublisherSource(rank, endpoint, replay, events.block_size))
-    return found
+    return _by_rank(found, url)
 
 
 def _by_rank(sources: list[PublisherSource], url: BaseUrl) -> list[PublisherSource]:

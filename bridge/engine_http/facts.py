@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import Meta
 
-from bridge.engine_http.answers import kv_event_sources
+from bridge.engine_http.answers import SglangPublisher, SglangSockets, kv_event_sources
 from bridge.engine_http.exposition import read_series
 from schemas.engine_facts import EngineFacts
 from schemas.identities import BlockSize, Text
@@ -44,12 +44,15 @@ class _Sleeping(msgspec.Struct):
     is_sleeping: bool
 
 
-class _KvEvents(msgspec.Struct):
+class _KvEvents(SglangSockets, kw_only=True):
+    """What is read of `kv_events`, whatever else is wrong with it."""
+
     publisher: Text = ""
     endpoint_host: Text = ""
     endpoint_port_base: int = 0
     replay_endpoint_port_base: int | None = None
     dp_size: Annotated[int, Meta(ge=1)] = 1
+    publishers: list[SglangPublisher] | None = None
 
 
 class _Server(msgspec.Struct):
@@ -151,10 +154,8 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
     if events is not msgspec.UNSET:
         said["publishes"] = events is not None and events.publisher == "zmq"
     if isinstance(events, _KvEvents) and events.publisher == "zmq":
-        ranks = min(events.dp_size, ENGINE_RANKS_MAX)
-        said["ranks"] = tuple(range(ranks))
-        host, replay = events.endpoint_host[:NAME_BYTES_MAX], events.replay_endpoint_port_base
-        said["endpoint"] = f"tcp://{host}:{events.endpoint_port_base + dp_rank}"
-        if replay is not None:
-            said["replay_endpoint"] = f"tcp://{host}:{replay + dp_rank}"
+        said["ranks"] = tuple(events.ranks(ENGINE_RANKS_MAX))
+        said["endpoint"] = events.endpoint_of(dp_rank)[:NAME_BYTES_MAX]
+        if replay := events.replay_endpoint_of(dp_rank):
+            said["replay_endpoint"] = replay[:NAME_BYTES_MAX]
     return EngineFacts(**said)

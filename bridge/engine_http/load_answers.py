@@ -25,13 +25,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from bridge.bounds import REQUESTS_MAX
 from bridge.engine_http.bounds import LOAD_LINES_MAX
 from bridge.engine_http.exposition import Series, read_series
 from schemas.limits import DP_RANK_MAX, KIB, KV_TOKENS_MAX, MIB
 from schemas.registration import NO_EVENTS, SGLANG, TENSORRT_LLM, VLLM, PublisherKind
 from schemas.routing_records import LoadSample, LoadSource, Target
-
-REQUESTS_MAX: Final = 2**40  # that an engine may say that it has: reason="bad_number"
 
 LOAD_METRICS_BYTES: Final = 2 * MIB  # of metrics; what stands behind it is not read: "cut"
 LOAD_RANKS_BYTES: Final = 512 * KIB  # of SGLang's `/v1/loads`: some 500 bytes a rank

@@ -46,6 +46,7 @@ LOAD_SILENT_AT_ONCE_MAX: Final = 16  # that are asked, of those that failed the 
 LOAD_KEPT_MAX: Final = 1024  # connections that stay open to the next question; a file each
 LOAD_FILES_SHARE: Final = 16  # of the limit of open files, these take so much at the most
 LOAD_BODIES_BYTES_MAX: Final = 16 * MIB  # of all answers that have come in part; then "silent"
+LOAD_PUSHED_MAX: Final = 512  # engines that say their load unasked, of which the last one is kept
 LOAD_NAMED_MAX: Final = 256  # addresses that say nothing of their load, and are logged
 
 _logger = logging.getLogger(__name__)
@@ -158,7 +159,7 @@ class LoadWatch:
             an error), `no_load` (nothing in it says how much it carries).
         dropped: what was left out of answers, by reason; see `read_series` and `samples_of`.
         cpu_s: of the thread.
-        last: the last sample of each target that is asked for.
+        last: the last sample of each target that is asked for, or pushes its load.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class LoadWatch:
         self._ready: dict[Target, LoadSample] = {}
         self._named: set[tuple[LoadServer, str]] = set()
         self._targets: frozenset[Target] = frozenset()
+        self._pushed: dict[Target, None] = {}  # a set, in order
         self._under_way: set[asyncio.Task[None]] = set()
 
     @property
@@ -414,6 +416,15 @@ class LoadWatch:
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(self._tell, list(ready.values()))
 
+    def note_pushed(self, samples: list[LoadSample]) -> None:
+        """Engines have said their load unasked, in their streams; on the loop of `run`."""
+        for sample in samples:
+            self._pushed.pop(sample.target, None)
+            self._pushed[sample.target] = None
+        while len(self._pushed) > LOAD_PUSHED_MAX:
+            del self._pushed[next(iter(self._pushed))]
+        self._tell(samples)
+
     def _tell(self, samples: list[LoadSample]) -> None:
         try:
             self.on_samples(samples)
@@ -423,8 +434,8 @@ class LoadWatch:
             return
         self.samples += len(samples)
         self.last.update({sample.target: sample for sample in samples})
-        if len(self.last) > len(self._targets):
-            kept = self._targets
+        if len(self.last) > len(self._targets) + len(self._pushed):
+            kept = self._targets.union(self._pushed)
             self.last = {target: one for target, one in self.last.items() if target in kept}
 
 

@@ -23,13 +23,13 @@ from bridge.engine_http.engine import check_http
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.ports import RecordSink
-from bridge.sockets.endpoints import check_endpoint, check_replay_endpoint
+from bridge.sockets.endpoints import check_publisher_endpoint, check_replay_endpoint
 from schemas.clock import REAL_CLOCK
-from schemas.errors import NotRegisteredError, RegistrationError
+from schemas.errors import EndpointError, NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import Registration, is_new, replaced_by, restated_by
+from schemas.registration import STREAMED_KINDS, Registration, is_new, replaced_by, restated_by
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +41,12 @@ def check_addresses(registration: Registration) -> None:
         EndpointError: one of them can never be, or may not be.
     """
     if registration.has_events and not registration.has_url:
-        check_endpoint(registration.endpoint)
+        check_publisher_endpoint(registration.endpoint)
+    if registration.has_stream and registration.kind not in STREAMED_KINDS:
+        raise EndpointError(
+            f"Expected a `tcp://` or `ipc://` address of a publisher of type {registration.kind}:"
+            f" only {', '.join(STREAMED_KINDS)} stream by gRPC"
+        )
     check_http(registration)
     check_replay_endpoint(registration.replay_endpoint)
 

@@ -17,6 +17,9 @@ RECONNECTED: Final = "reconnected"
 NOT_FOLLOWED: Final = "not_followed"
 """While no bridge followed the publisher."""
 
+SNAPSHOT: Final = "snapshot"
+"""Before a snapshot, which has what is left of them."""
+
 _OF_LINKS: Final = frozenset(("", MISSED, RECONNECTED, NOT_FOLLOWED))
 
 

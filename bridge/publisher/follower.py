@@ -76,7 +76,7 @@ class PublisherFollower:
         packer: ArrayPacker | None = None,
         clock: Clock = REAL_CLOCK,
     ) -> None:
-        self.receiver, self.replayer, engine_http = engines
+        self.receiver, self.replayer, engine_http, self.streams = engines
         self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
         self.totals = IntakeTotals(clock)
@@ -139,6 +139,8 @@ class PublisherFollower:
         self.followed[key] = publisher
         check_http(registration)
         check_replay_endpoint(registration.replay_endpoint)
+        if registration.has_stream:  # it is resumed by who has sent the log's batches
+            publisher.sequencer.stream.pairing.vouch()
         CURVE.check(registration.curve_server_key)
         if registration.has_url:
             self.discovery.add(publisher)
@@ -216,6 +218,8 @@ class PublisherFollower:
         publisher.sequencer.set_anchor(anchor, away=NOT_FOLLOWED)
         publisher.sequencer.join(joint)
         publisher.place()
+        if self.streams is not None and publisher.registration.has_stream:
+            self.streams.place(publisher.key, anchor.cursor.sequence)
         self.repair(publisher, begins=anchor.cursor != NO_CURSOR, cause=NOT_FOLLOWED)
 
     def release(self, publisher: Publisher) -> None:
@@ -540,6 +544,8 @@ class PublisherFollower:
             elif ask is EngineQuestion.CHECK and self._may_check(publisher):
                 self.repair(publisher, is_check=True)
             self._inquire(publisher, now)
+            if publisher.misses_events and self.streams is not None:
+                self.streams.ask_whole(publisher.key)
         self.watched_at = now
 
     def received_until(self, publisher: Publisher) -> tuple[float, bool]:
@@ -583,6 +589,7 @@ class PublisherFollower:
             unplaced=stream.unplaced,
             proven_link=stream.proven_link,
             is_doubted=stream.is_doubted,
+            is_partial=stream.is_partial,
             received_until=min(received_until, self.watched_at),
             is_waiting=is_waiting,
             late_s=lateness.late_s,

@@ -11,6 +11,7 @@ from bridge.publisher.sequencer import Sequencer
 from schemas.identities import PublisherKey
 from schemas.records import Record
 from schemas.registration import Registration
+from schemas.routing_records import LoadSample
 
 
 class RecordSink(Protocol):
@@ -64,7 +65,10 @@ class RecordSink(Protocol):
 class Receiver(LinkStates, Protocol):
     """Receives from publishers into the inbox; see `Subscriber` for all of it."""
 
-    unexpected_errors: int
+    @property
+    def unexpected_errors(self) -> int:
+        """Of ours, since the start."""
+        ...
 
     def start(self) -> None:
         """Starts to receive; called once, before all else."""
@@ -176,9 +180,26 @@ class ReplaySource(Protocol):
         ...
 
 
+class StreamSource(Protocol):
+    """Receives from publishers that stream; see `Receivers`."""
+
+    def place(self, publisher: PublisherKey, sequence: int) -> None:
+        """The log has all of the publisher up to this batch, -1 for nothing: its stream begins."""
+        ...
+
+    def ask_whole(self, publisher: PublisherKey) -> None:
+        """Something of the publisher is missing: asks for all that there is, now and then."""
+        ...
+
+    def take_loads(self) -> list[LoadSample]:
+        """What engines have said in their streams that they carry, since the last call."""
+        ...
+
+
 class EngineAccess(NamedTuple):
-    """How engines are reached."""
+    """How engines are reached; `streams`: None where none of them streams."""
 
     receiver: Receiver
     replayer: ReplaySource
     http: EngineSource
+    streams: StreamSource | None = None

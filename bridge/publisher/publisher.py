@@ -110,7 +110,7 @@ class Look(NamedTuple):
         unplaced: which of the messages, live and replayed, had no place in the stream, the last one
             of them; 0 where a batch has come behind it.
         proven_link: see `BatchStream.proven_link`.
-        is_doubted: see `BatchStream.is_doubted`.
+        is_doubted, is_partial: see `BatchStream`.
         received_until: all that had been sent by then, and had arrived, has been decoded; never
             later than the look before, for this process may have been paused since, and the system
             may not have handed over yet what came meanwhile.
@@ -128,6 +128,7 @@ class Look(NamedTuple):
     unplaced: int = 0
     proven_link: LinkNumber = NO_LINK
     is_doubted: bool = False
+    is_partial: bool = False
     received_until: float = 0.0
     is_waiting: bool = False
     late_s: float = 0.0
@@ -362,6 +363,15 @@ class Publisher:
         """Whether what may be missing of it is being asked for, or follows."""
         return self.repair is not None and not self.is_checked
 
+    @property
+    def misses_events(self) -> bool:
+        """Whether it streams, and something of it is missing that a stream from its beginning, or a
+        snapshot, would have.
+        """
+        stream = self.sequencer.stream
+        is_short = stream.degraded or (stream.is_doubted and not stream.is_partial)
+        return is_short and self.registration.has_stream and self.is_at_rest
+
     def place(self) -> None:
         """Its place in the log is known."""
         self.sequencer.place()
@@ -518,6 +528,7 @@ class Publisher:
         yield self._is_away(now), Doubt.ENGINE_AWAY
         yield self._serves is False, Doubt.MODEL_CHANGED
         yield self._is_emptied, Doubt.ASLEEP
+        yield look.is_partial, Doubt.PARTLY_KNOWN
         is_asked = self._asked_link == look.link
         is_unproven = self._confirmed_link != look.link or look.is_doubted
         yield is_unproven, self._doubt if is_asked else self._first_doubt

@@ -6,6 +6,7 @@ message for each buffered batch from there on, then with an end marker of sequen
     release                       batch                           end
     vLLM to 0.25, SGLang to 0.5.21  ["", sequence, payload]         ["", ff*8, ""]
     from 0.26, 0.5.22               ["", topic, sequence, payload]  ["", "", ff*8, ""]
+    ATOM                            ["", topic, sequence, payload]  ["", topic, ff*8, numbers]
 
 Nothing in a reply can be trusted, its end included: see `bridge.publisher.repair`. Each request
 has a socket of its own, so that a late reply to one is never taken for the reply to the next.
@@ -343,7 +344,7 @@ async def _read_ready(
     while True:
         if len(frames) in (3, 4) and frames[0] == b"":
             sequence, payload = frames[-2:]
-            if sequence == END_SEQUENCE and payload == b"":
+            if sequence == END_SEQUENCE:  # no batch has it; ATOM says there which ones it has
                 return chunk, True
             topic = frames[1] if len(frames) == 4 else b""
             chunk.append(RawMessage(publisher, [topic, sequence, payload], now))

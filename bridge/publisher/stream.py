@@ -10,7 +10,7 @@ from typing import Final
 from bridge.link_numbers import NO_LINK, LinkNumber
 from bridge.publisher.anchor import Anchor, BegunBatch, Checkpoint
 from bridge.publisher.arrivals import Arrivals
-from bridge.publisher.causes import JOINED_LATE, RECONNECTED, RESTARTED, Causes
+from bridge.publisher.causes import JOINED_LATE, RECONNECTED, RESTARTED, SNAPSHOT, Causes
 from bridge.publisher.counters import PublisherCounters
 from bridge.publisher.event_numbers import EventNumbers
 from bridge.publisher.held_batches import MissingBatches
@@ -23,6 +23,7 @@ from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from bridge.wire import DecodedBatch, DecodedRun, MessageDecoder
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.stream_marks import WholeMark
 from schemas.arrays import MessageRun
 from schemas.errors import BatchError, WireError
 from schemas.limits import SEQUENCE_MAX
@@ -71,6 +72,7 @@ class BatchStream:
         counters, arrivals, links, causes, pairing: what is known of it beside its batches.
         degraded: whether a gap was written here, and no reset or clear since.
         unplaced: the last message without a place, where no batch came behind it; else 0.
+        is_partial: whether it began with a snapshot that lacks what was stored before.
     """
 
     __slots__ = (
@@ -78,10 +80,12 @@ class BatchStream:
         "_checkpoint",
         "_engine_time",
         "_has_told_gap",
+        "_is_beginning",
         "_media",
         "_numbers",
         "_out_of_range",
         "_proof",
+        "_resumes",
         "_run_max",
         "_source",
         "_tracker",
@@ -90,6 +94,7 @@ class BatchStream:
         "causes",
         "counters",
         "degraded",
+        "is_partial",
         "links",
         "pairing",
         "publisher",
@@ -121,6 +126,8 @@ class BatchStream:
         self._out_of_range: WireError | None = None  # of a batch whose number no gap can have
         self._run_max = RUN_MESSAGES_MAX  # of the next run: what is not plain is seen again
         self._has_told_gap = False
+        self._resumes = registration.has_stream
+        self._is_beginning = self.is_partial = False  # parts of a snapshot are to come
         self._checkpoint = Checkpoint(self.anchor, False)
 
     @property
@@ -193,7 +200,7 @@ class BatchStream:
 
     def _forget_incarnation(self, link: LinkNumber) -> None:
         """Another one begins, over this link: nothing of the one before is true of it."""
-        self.degraded = False
+        self.degraded = self.is_partial = self._is_beginning = False
         self._engine_time = 0.0
         self.pairing.begin_incarnation()
         self._numbers.forget()
@@ -218,7 +225,7 @@ class BatchStream:
         links = self.links
         is_proven = links.proven == links.last and self._proof is None
         is_open = self.pairing.is_open and not self.pairing.was_shown
-        is_whole = self.anchor.begun is None and not is_open
+        is_whole = self.anchor.begun is None and not is_open and not self._is_beginning
         return links.last if is_proven and is_whole else NO_LINK
 
     def is_of(self, link: LinkNumber) -> bool:
@@ -302,7 +309,11 @@ class BatchStream:
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
         """Whether batches before this one are missing that the publisher may still have."""
-        if not self.repairs or batch.sequence == self._tracker.sequence + 1:
+        if (
+            not self.repairs
+            or batch.mark is not None
+            or batch.sequence == self._tracker.sequence + 1
+        ):
             return False
         return self._tracker.peek(batch.sequence, batch.digest).gap is not None
 
@@ -408,7 +419,45 @@ class BatchStream:
         """
         if self._begun is not None:
             self._begin_other(self._begun, batch, window, link)
+        if batch.mark is not None:
+            return self._accept_whole(batch.mark, batch, window, link)
+        if self._goes_on(batch, link):
+            if self._proof is None:
+                self.prove(link)
+            self.note_again(batch, link)
+            return False
         return self._accept(batch, window, link)
+
+    def _goes_on(self, batch: DecodedBatch, link: LinkNumber) -> bool:
+        """Whether a stream goes on where it was, over another link: it begins with the last batch
+        that was accepted, so nothing is missing, and nothing has begun again.
+        """
+        if not self._resumes or link == self.links.proven:
+            return False
+        if batch.sequence != self._tracker.sequence or not batch.engine_time:
+            return False
+        known = self.recognises(batch)
+        return batch.engine_time == self._engine_time if known is None else known
+
+    def _accept_whole(
+        self, mark: WholeMark, batch: DecodedBatch, window: Window, link: LinkNumber
+    ) -> bool:
+        """What begins with this batch takes the place of all that was known before."""
+        if mark.begins:
+            if self._tracker.sequence >= 0:
+                self.begin_incarnation(window, link, SNAPSHOT if batch.sequence else RESTARTED)
+            if batch.sequence:  # its parts are numbered up to where it was taken
+                self.add_gap(window, 0, batch.sequence - 1, SNAPSHOT)
+                incarnation = self._tracker.incarnation
+                self._tracker = SequenceTracker(Cursor(incarnation, batch.sequence - 1))
+                self.prove(link)
+            self.is_partial = False
+        self._is_beginning = not mark.ends
+        is_taken = self._accept(batch, window, link)
+        if mark.unknown_before and self._proof is None:
+            self.is_partial = True
+            self.doubt()
+        return is_taken
 
     def _accept(self, batch: DecodedBatch, window: Window, link: LinkNumber) -> bool:
         before, proven_link = self._tracker.sequence, self.links.proven
@@ -463,7 +512,7 @@ class BatchStream:
         if batch.engine_time is not None:
             self._engine_time = batch.engine_time
         if batch.clears and (self.degraded or self._proof is not None):
-            self.degraded = False
+            self.degraded = self.is_partial = False
             self.prove(link)  # of what was before, nothing is left
         self.degraded = self.degraded or bool(lost)
         self.counters.events += batch.event_count
@@ -517,7 +566,7 @@ class BatchStream:
         self.degraded = True
         self._numbers.forget()
         # What was sent before we listened is no loss of ours.
-        if reason != JOINED_LATE and not self._has_told_gap:
+        if reason not in (JOINED_LATE, SNAPSHOT) and not self._has_told_gap:
             self._has_told_gap = True
             _logger.warning(
                 "Batches %d to %d of %s are lost (%s); its answers are degraded (further gaps of it"
@@ -540,8 +589,10 @@ class BatchStream:
         was replayed is another publisher's. One that cannot be read has no time: its link tells,
         where it is known to be the log's incarnation's.
         """
-        if batch.sequence > self._tracker.sequence:
+        if batch.sequence > self._tracker.sequence or batch.mark is not None:
             return False
+        if self._goes_on(batch, link):
+            return False  # what it shows is yet to be taken over
         if batch.engine_time is None:
             return self.links.is_known(link) and self.recognises(batch) is not False
         return batch.engine_time <= self._engine_time and self._repeats(batch) is not False

@@ -158,7 +158,7 @@ class Replays:
                 replay.ends_at = now
                 return False
             self.replies += 1
-            is_end = frames[-2:] == [END_SEQUENCE, b""]
+            is_end = frames[-2:-1] == [END_SEQUENCE]
             replay.ends_at = now + (RELAY_REPLAY_DONE_S if is_end else RELAY_REPLAY_IDLE_S)
         return True
 

@@ -4,8 +4,9 @@ from ipaddress import ip_address
 from typing import Final
 
 from bridge.sockets.allowed_engines import ALLOWED
-from schemas.errors import EndpointError
+from schemas.errors import AddressRefusedError, EndpointError
 from schemas.limits import PORT_MAX
+from schemas.registration import GRPC_SCHEME
 
 _TCP: Final = "tcp://"
 _IPC: Final = "ipc://"
@@ -31,6 +32,24 @@ def check_endpoint(endpoint: str) -> None:
     if not 0 < int(port) <= PORT_MAX:
         raise EndpointError(f"Expected a port from 1 to {PORT_MAX}, got: {endpoint[:200]}")
     ALLOWED.check(host)
+
+
+def check_publisher_endpoint(endpoint: str) -> None:
+    """Accepts what `check_endpoint` does, and `grpc://host:port` of a server that streams.
+
+    Raises:
+        EndpointError: as there.
+    """
+    if not endpoint.startswith(GRPC_SCHEME):
+        check_endpoint(endpoint)
+        return
+    try:
+        check_endpoint(_TCP + endpoint.removeprefix(GRPC_SCHEME))
+    except AddressRefusedError:
+        raise
+    except EndpointError as error:
+        detail = "Expected an address such as `grpc://10.0.0.7:50051`"
+        raise EndpointError(f"{detail}, got: {endpoint[:200]}") from error
 
 
 def check_replay_endpoint(endpoint: str) -> None:

@@ -17,9 +17,10 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire import dynamo, mooncake, sglang, trtllm, vllm
+from bridge.wire import atom, dynamo, mooncake, sglang, tokenspeed, trtllm, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
+from bridge.wire.stream_marks import mark_of
 from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import BatchError
 from schemas.registration import PublisherKind, Registration
@@ -70,6 +71,8 @@ SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
         sglang.KIND: sglang.open_source,
         mooncake.KIND: mooncake.open_source,
         dynamo.KIND: dynamo.open_source,
+        tokenspeed.KIND: tokenspeed.open_source,
+        atom.KIND: atom.open_source,
     }
 )
 """The decoder of each kind, in the order in which errors name the kinds."""
@@ -97,7 +100,31 @@ class _UnknownKind:
         return None
 
 
+class _Streamed:
+    """The messages of a stream: those of its engine's kind, and marks (`stream_marks`)."""
+
+    def __init__(self, source: MessageDecoder) -> None:
+        self._source = source
+
+    def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
+        """See `MessageDecoder`."""
+        batch = self._source.decode(frames)
+        mark = mark_of(frames[0])
+        return batch if mark is None else batch._replace(mark=mark)
+
+    def decode_run(
+        self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int
+    ) -> DecodedRun | None:
+        """See `MessageDecoder`: what is marked is decoded alone."""
+        if not isinstance(messages, list) or any(frames[0] for frames in messages):
+            return None
+        return self._source.decode_run(messages, sequence, bytes_max)
+
+
 def open_source(registration: Registration, packer: ArrayPacker) -> MessageDecoder:
     """The decoder for a publisher of the registration's kind."""
     factory = SOURCES.get(registration.kind)
-    return _UnknownKind(registration.kind) if factory is None else factory(registration, packer)
+    if factory is None:
+        return _UnknownKind(registration.kind)
+    source = factory(registration, packer)
+    return _Streamed(source) if registration.has_stream else source

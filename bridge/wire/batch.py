@@ -32,7 +32,12 @@ from typing import Annotated, Final, NamedTuple, TypeGuard, TypeVar
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from bridge.bounds import BATCH_ERRORS_MAX, BATCH_TOLERATED_MAX, EVENT_FIELDS_MAX
+from bridge.bounds import (
+    BATCH_ERRORS_MAX,
+    BATCH_TOLERATED_MAX,
+    BATCH_VALUES_MAX,
+    EVENT_FIELDS_MAX,
+)
 from bridge.wire.batch_parts import EventRun, parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
@@ -56,6 +61,7 @@ from bridge.wire.opaque import (
     read_opaque,
     tag_of,
 )
+from bridge.wire.stream_marks import WholeMark
 from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import (
     BatchError,
@@ -91,8 +97,6 @@ from schemas.registration import Registration
 
 # A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
 # reprise_bridge_dropped_total with the reason that is given.
-BATCH_VALUES_MAX: Final = 2_500_000  # reason="too_many_values"; numbers, nested ones included
-
 BATCH_APART_EVENTS_MAX: Final = 16_384  # with a bad one among them, looked at one by one
 BATCH_APART_VALUES_MAX: Final = 262_144  # the same in values; some 30 ms of the interpreter's lock
 
@@ -123,6 +127,7 @@ class DecodedBatch(NamedTuple):
         media: by which names of media they store, see `bridge.wire.fields.media_bit`.
         settled: of which of them they say what is left, however much was stored.
         first_blocks: what it calls the first blocks of prompts that it stores on its GPU, u64 LE.
+        mark: of a batch that comes in place of all that was known before; None for most.
     """
 
     sequence: int
@@ -139,6 +144,7 @@ class DecodedBatch(NamedTuple):
     media: int = 0
     settled: int = 0
     first_blocks: bytes = b""
+    mark: WholeMark | None = None
 
     @classmethod
     def of_events(
@@ -269,7 +275,7 @@ class BatchDecoder:
     Args:
         registration: adds what events leave out; its rank must be that of the batches.
         forms: what the engine's versions may send, the likeliest first.
-        scopeless_tiers: see `ArrayPacker.batch_packer`; the forms do the same.
+        scopeless_tiers, has_rules: see `ArrayPacker.batch_packer`; the forms do the same.
 
     Attributes:
         forms: as given.
@@ -282,6 +288,7 @@ class BatchDecoder:
         *,
         forms: WireForms,
         scopeless_tiers: bool = False,
+        has_rules: bool = False,
     ) -> None:
         self._origin = Origin(packer, registration, set())
         self._dp_rank = registration.dp_rank
@@ -298,6 +305,7 @@ class BatchDecoder:
             roots=self._reports.roots,
             all_chains=self._reports.all_chains,
             scopeless_tiers=scopeless_tiers,
+            has_rules=has_rules,
         )
 
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:

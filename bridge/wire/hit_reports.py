@@ -80,10 +80,12 @@ class HitReports(NamedTuple):
 
 
 def _is_chain(event: BlockEvent) -> TypeGuard[StoredBlocks]:
-    """Whether it stores blocks of its own by their tokens, in a group that forms a prefix."""
+    """Whether it stores blocks of its own by their tokens, in a group that forms a prefix, or whose
+    rule is known.
+    """
     return (
         isinstance(event, StoredBlocks)
         and bool(event.tokens)
-        and event.spec_kind not in SPARSE_SPEC_KINDS
+        and (event.last_blocks > 0 or event.spec_kind not in SPARSE_SPEC_KINDS)
         and not event.shared
     )

@@ -1,11 +1,13 @@
 """Events of a Mooncake master (RFC 1527): objects of a store that every instance reads.
 
-Source: Mooncake, `mooncake-store/src/kv_event/kv_event_publisher.cpp`, in two forms:
+Source: Mooncake, `mooncake-store/src/kv_event/kv_event_publisher.cpp`, in three forms:
 
     main            no model, no block size; the key of an object, and `seq_hashes` of those whose
                     key is a number: the hash of the object's block
     dev/conductor   and `connector_block_hash`, the engine's whole digest in hex, the model, the
                     block size, the ranks that shard the object, and `cleared`
+    0.3.14          as main, and `cleared` behind a `removed` of each object, `session_id`, which
+                    names no block, and a model and block size where its flags give them
 
 Frames are those of the engines, but numbers begin at 1. A batch is `[ms, events, rank]`: its time
 in whole milliseconds, its events as maps, tagged by `event_type`. `type`, `block_hashes` and
@@ -216,6 +218,7 @@ class _Stored(_OfObject, tag="stored", forbid_unknown_fields=True):
     parent_hash: msgspec.Raw = NIL
     token_ids: msgspec.Raw = NIL
     parent_block_hash: msgspec.Raw = NIL
+    session_id: msgspec.Raw = NIL
 
     def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""

@@ -1,8 +1,8 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `kv_cache_spec_sliding_window`, `session_id` and `ownership` name no
-block; of the last it counts that it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
+fields reads every version. `session_id` and `ownership` name no block; of the last it counts that
+it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
 block is one of the tokens behind it, too, which no query tells in time: it is left out. What is not
 listed here: `bridge.wire.batch`.
 
@@ -11,6 +11,10 @@ listed here: `bridge.wire.batch`.
     0.20.0  + group_idx       0.22.0  + kv_cache_spec_kind, kv_cache_spec_sliding_window
     0.26.0  + locality (maps only, as all that follow)
     0.29.0  + ownership       0.30.0  + session_id       0.33.0  + lookahead_token_ids
+
+An event of a cache group of sliding windows or of recurrent layers names the blocks that are kept
+of a chain, and has the tokens of the whole chain. What an engine needs of such a group is said by
+its kind and its window (`last_blocks_of`); of chunks of local attention no field says it.
 
 Offloading names the tokens of a block on another tier (`self_describing_kv_events`, since 0.24),
 and never its extra keys: what has a salt or an image looks like a plain prompt's block. Mooncake's
@@ -53,7 +57,13 @@ from bridge.wire.forms import CLEARED_ARRAYS, CLEARED_MAPS, WireEvent, forms_of
 from bridge.wire.opaque import DECODING_ERRORS, is_empty
 from schemas.arrays import ArrayPacker
 from schemas.errors import EventError
-from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, extra_key
+from schemas.events import (
+    BlockEvent,
+    RemovedBlocks,
+    StoredBlocks,
+    extra_key,
+    without_adapter,
+)
 from schemas.identities import Medium
 from schemas.limits import HOLD_COUNT_MAX
 from schemas.registration import VLLM, Registration
@@ -62,11 +72,20 @@ KIND: Final = VLLM
 
 _REUSED: Final = "REUSED"
 
+MAMBA: Final = "mamba"
+WINDOWED: Final = frozenset({"sliding_window", "sliding_window_mla"})
+"""Kinds of cache groups whose rule is known."""
+
+WINDOW_MAX: Final = 2**31 - 1  # tokens; of what is above it no rule is known
+
+_window: Final = msgspec.msgpack.Decoder(Annotated[int, msgspec.Meta(ge=2, le=WINDOW_MAX)])
 _counts: Final = msgspec.msgpack.Decoder(list[Annotated[int, msgspec.Meta(ge=0)]])
 _extra_keys: Final = msgspec.msgpack.Decoder(list[list[object] | None] | None)
 
 
-class _Stored(WireEvent):
+class StoredFields(WireEvent):
+    """What all of its stores have."""
+
     block_hashes: msgspec.Raw
     parent_block_hash: int | bytes | None = None
     token_ids: msgspec.Raw = NIL
@@ -88,6 +107,7 @@ class _Stored(WireEvent):
         parent = parent_of(self.parent_block_hash)
         block_size = block_size_of(self.block_size)
         keys = extra_keys_of(self.extra_keys, lora_name)
+        spec_kind = name_of(self.kv_cache_spec_kind)
         medium, shared = medium_of(self.medium), self.is_shared()
         is_on_gpu = medium is Medium.GPU and not shared
         by_tokens = origin.registration.kv_offloading == "lmcache"
@@ -103,7 +123,8 @@ class _Stored(WireEvent):
             shared=shared,
             lora_name=lora_name,
             group=group_of(self.group_idx),
-            spec_kind=name_of(self.kv_cache_spec_kind),
+            spec_kind=spec_kind,
+            last_blocks=last_blocks_of(spec_kind, self.kv_cache_spec_sliding_window, block_size),
             reported=self.is_reported(),
             extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
@@ -133,7 +154,9 @@ class _Stored(WireEvent):
         return False
 
 
-class _Removed(WireEvent):
+class RemovedFields(WireEvent):
+    """What all of its removals have."""
+
     block_hashes: msgspec.Raw
     medium: str | None = None
     group_idx: int | None = None
@@ -155,15 +178,15 @@ class _Removed(WireEvent):
         return False
 
 
-class _StoredArray(_Stored, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
+class _StoredArray(StoredFields, array_like=True, tag="BlockStored", forbid_unknown_fields=True):
     pass
 
 
-class _RemovedArray(_Removed, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
+class _RemovedArray(RemovedFields, array_like=True, tag="BlockRemoved", forbid_unknown_fields=True):
     pass
 
 
-class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
+class _StoredMap(StoredFields, tag="BlockStored", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
     ownership: msgspec.Raw = NIL
     session_id: msgspec.Raw = NIL
@@ -171,7 +194,7 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     origin: str | None = None
 
     def check(self) -> None:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         if not is_empty(self.lookahead_token_ids):
             detail = "Expected blocks of their own tokens, got some that depend on later ones"
             raise EventError(DropReason.LOOKAHEAD, detail)
@@ -182,15 +205,15 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
         return self.origin is not None
 
     def is_reported(self) -> bool:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         return self.origin is not None and self.origin.upper() == _REUSED
 
     def is_shared(self) -> bool:
-        """See `_Stored`."""
+        """See `StoredFields`."""
         return is_remote(self.locality)
 
 
-class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
+class _RemovedMap(RemovedFields, tag="BlockRemoved", tag_field="type", forbid_unknown_fields=True):
     locality: str | None = None
     ownership: msgspec.Raw = NIL
     remaining_copy_counts: msgspec.Raw = NIL
@@ -235,8 +258,24 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
         return removed
 
     def is_shared(self) -> bool:
-        """See `_Removed`."""
+        """See `RemovedFields`."""
         return is_remote(self.locality)
+
+
+def last_blocks_of(spec_kind: str, window: msgspec.Raw, block_size: int) -> int:
+    """How many blocks of a cache group the engine needs at the end of a prefix that it reuses; 0
+    where that is not known, or is none of a sparse group. vLLM 0.33.0:
+    `SlidingWindowManager._contiguous_blocks_for_hit`, `MambaManager.find_longest_cache_hit`.
+    """
+    if spec_kind == MAMBA:
+        return 1
+    if spec_kind not in WINDOWED or not block_size:
+        return 0
+    try:
+        tokens: int = _window.decode(window)
+    except DECODING_ERRORS:
+        return 0
+    return -(-(tokens - 1) // block_size)
 
 
 def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
@@ -249,16 +288,10 @@ def extra_keys_of(encoded: msgspec.Raw, lora_name: str) -> tuple[bytes, ...]:
         return ()
     try:
         rows = _extra_keys.decode(encoded) or []
-        keys = tuple(_row_key(row, lora_name) for row in rows)
+        keys = tuple(extra_key(without_adapter(row, lora_name)) for row in rows)
     except (ValueError, TypeError, RecursionError) as error:
         raise EventError(DropReason.BAD_EXTRA_KEYS, str(error)) from error
     return keys if any(keys) else ()
-
-
-def _row_key(row: list[object] | None, lora_name: str) -> bytes:
-    if not row:
-        return b""
-    return extra_key(row[1:] if lora_name and row[0] == lora_name else row)
 
 
 _FORMS: Final = forms_of(
@@ -270,4 +303,6 @@ _FORMS: Final = forms_of(
 def open_source(registration: Registration, packer: ArrayPacker) -> BatchDecoder:
     """The decoder of a vLLM publisher's messages."""
     is_named = registration.kv_offloading != "lmcache"
-    return BatchDecoder(registration, packer, forms=_FORMS, scopeless_tiers=is_named)
+    return BatchDecoder(
+        registration, packer, forms=_FORMS, scopeless_tiers=is_named, has_rules=True
+    )

@@ -9,8 +9,7 @@ Takes a line of JSON for each of `_COMMANDS`, and answers each with one.
 """
 
 import asyncio
-import importlib.abc
-import importlib.machinery
+import importlib
 import json
 import os
 import sys
@@ -18,47 +17,15 @@ import time
 import types
 from typing import Any
 
+from absent import leave_out  # type: ignore[import-not-found]  # beside this file
+
 _ANSWERED_S = 30.0
 _ABSENT = ("torch", "transformers", "lmcache.usage_telemetry")
 _PACKAGES = ("lmcache.v1.storage_backend",)
 
 
-class _Nothing(types.ModuleType):
-    """A module of which any name is a class without content."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return type(name, (), {})
-
-
-class _Absent(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """In the place of what is far larger than what is tried here, and of telemetry."""
-
-    def find_spec(
-        self, fullname: str, path: object, target: object = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if not any(fullname == name or fullname.startswith(f"{name}.") for name in _ABSENT):
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return _Nothing(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        return None
-
-
 def _load() -> types.SimpleNamespace:
-    sys.meta_path.insert(0, _Absent())
-    for name in _PACKAGES:  # without what they import at once: the backends themselves, and torch
-        package = sys.modules[name] = types.ModuleType(name)
-        [root] = importlib.import_module("lmcache").__path__
-        package.__path__ = [f"{root}/{name.partition('.')[2].replace('.', '/')}"]
+    leave_out(_ABSENT, _PACKAGES)
     modules = {
         "LMCacheEngineConfig": "lmcache.v1.config",
         "LMCacheMetadata": "lmcache.v1.metadata",
@@ -68,8 +35,18 @@ def _load() -> types.SimpleNamespace:
         "OpType": "lmcache.v1.cache_controller.message",
         "ChunkedTokenDatabase": "lmcache.v1.token_database",
     }
-    found = {name: getattr(importlib.import_module(path), name) for name, path in modules.items()}
+    found = {name: getattr(_import(path), name) for name, path in modules.items()}
     return types.SimpleNamespace(**found)
+
+
+def _import(path: str) -> types.ModuleType:
+    """The module; since 0.5.7 those of the classic mode are apart."""
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError as error:
+        if error.name is None or not path.startswith(error.name):
+            raise
+    return importlib.import_module(path.replace("lmcache.", "lmcache.inprocess.", 1))
 
 
 class _Backend:

@@ -1,4 +1,4 @@
-"""LMCache as it was tried: what its workers send to their controller, and the topic of its servers.
+"""LMCache as it was tried: what its workers send to their controller, and what its servers tell.
 
 Both have sockets or a consumer of their own (`lmcache_adapter`); neither has batches of an engine.
 """
@@ -24,22 +24,29 @@ from schemas.registration import LMCACHE, LMCACHE_TOPIC
 
 FILES: Final = Path(__file__).parents[2] / "tests" / "vectors" / "lmcache"
 _ADMIT: Final = "admit"
+_TOLD: Final = ("/events", 200)
+"""Path and status of what servers tell the coordinator."""
+
 _TYPES: Final = frozenset(message.__struct_config__.tag for message in get_args(Message))
 """What workers send; whatever else was captured is an answer, or is sent by others."""
 
 
 def captured_files() -> list[Path]:
-    """Of each version its messages, and its topic."""
+    """Of each version its messages, its topic and what its coordinator was asked."""
     return sorted(FILES.glob("*-*.jsonl"))
 
 
 def try_captured(path: Path) -> TrialRow:
-    """Decodes `messages-<version>.jsonl`, or `topic-<version>.jsonl`."""
+    """Decodes `FORM-VERSION.jsonl`: messages, topic or coordinator."""
     form, _, version = path.stem.partition("-")
     captured = [json.loads(line) for line in path.read_text().splitlines()]
     if form == "messages":
         return _messages(version, [bytes.fromhex(one["payload_hex"]) for one in captured])
-    return _topic(version, [json.dumps(one["kafka_value"]).encode() for one in captured])
+    if form == "topic":
+        values = [one["kafka_value"] for one in captured]
+        return _servers(version, values, "JSON, of Kafka", "the topic")
+    bodies = [one["body"] for one in captured if (one["path"], one["status"]) == _TOLD]
+    return _servers(version, bodies, "JSON, by HTTP", "our directory")
 
 
 def _messages(version: str, payloads: list[bytes]) -> TrialRow:
@@ -83,8 +90,8 @@ def _evicted(message: Message) -> int:
     return int(isinstance(message, KVEvict))
 
 
-def _topic(version: str, values: list[bytes]) -> TrialRow:
-    read = [batch for value in values for batch in batches.decode(value)]
+def _servers(version: str, values: list[object], form: str, replies: str) -> TrialRow:
+    read = [batch for value in values for batch in batches.decode(json.dumps(value).encode())]
     good = [batch for batch in read if isinstance(batch, batches.Batch)]
     stores = [batch for batch in good if batch.event_type == "store"]
     removed = sum(batch.event_type == "delete" for batch in good)
@@ -92,8 +99,8 @@ def _topic(version: str, values: list[bytes]) -> TrialRow:
         kind=LMCACHE_TOPIC,
         version=version,
         code=False,
-        form="JSON, of Kafka",
-        replies="the topic",
+        form=form,
+        replies=replies,
         live=len(read),
         replayed=0,
         stored=len(stores),

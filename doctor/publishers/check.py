@@ -44,11 +44,14 @@ from schemas.events import StoredBlocks
 from schemas.identities import DEFAULT_TENANT, PARTIAL_BLOCK
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX
 from schemas.progress import StopCheck, never
-from schemas.registration import PublisherKind, Registration, facts_of
+from schemas.registration import ATOM, TOKENSPEED, PublisherKind, Registration, facts_of
 from streams.kernel import array_packer
 
 UNNAMED: Final = "MODEL"
 """In place of a model's name that nothing says."""
+
+_KINDS: Final = tuple(kind for kind in KINDS if kind not in (TOKENSPEED, ATOM))
+"""Those that are tried where none is named: these two read whatever vLLM sends."""
 
 _HARMLESS: Final = frozenset(
     {DropReason.OTHER_STREAM, DropReason.OTHER_RANK, DropReason.OTHER_GROUP, DropReason.NO_BLOCK}
@@ -208,8 +211,8 @@ class _Unknown:
     # Which kind it is
 
     def _tried(self) -> list[Trial]:
-        """A trial of each kind, the best first; of equals the first one of `KINDS`."""
-        wanted = [kind for kind in KINDS if kind.lower() == self._given.kind.lower()] or KINDS
+        """A trial of each kind, the best first; of equals the first one."""
+        wanted = [kind for kind in KINDS if kind.lower() == self._given.kind.lower()] or _KINDS
         said = self._survey.numbers_of("block_size") + self._survey.block_sizes
         trials = []
         for kind in wanted:

@@ -108,7 +108,7 @@ class Feed:
 
         The kernel hashes the prompt itself, as it does for `/query`.
         """
-        return self._kernel.query(self._scope, tokens, b"", None)
+        return self._kernel.query(self._scope, tokens, (), None)
 
     def counters(self) -> dict[str, int]:
         """What the fold and the kernel have counted, but for zeros."""

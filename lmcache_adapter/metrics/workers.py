@@ -1,12 +1,13 @@
 """Of LMCache's controller: its workers, what they hold, and what became of what they sent."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from schemas.metric_family import Family, by_label, counter, counters, gauge
 
 if TYPE_CHECKING:
     from lmcache_adapter.controller.counters import LmcacheCounters
+    from lmcache_adapter.coordinator.service import CoordinatorService
     from lmcache_adapter.topic.consumer import TopicService
 
 
@@ -138,42 +139,61 @@ LMCACHE: Final[tuple[Family[Lmcache], ...]] = (
 )
 
 
-def _topic_size(name: str) -> "Family[TopicService]":
-    return gauge(
-        f"reprise_lmcache_topic_{name}",
-        _TOPIC_SIZES[name],
-        lambda topic: topic.servers.sizes[name],
+_SERVER_SIZES: Final = {
+    "servers": "LMCache servers that are known {by}.",
+    "publishers": "Models, salts and ranks of these LMCache servers, each a publisher.",
+    "degraded": "Those of these publishers of which batches were missed.",
+    "keys": "Chunks that LMCache's servers say {by} that they hold, at each backend and group.",
+}
+
+
+def _families(name: str, by: str) -> tuple[Family[Any], ...]:
+    """Of servers of LMCache's multi-process mode, by the way on which their batches come."""
+
+    def size(of: str) -> Family[Any]:
+        help_text = _SERVER_SIZES[of].format(by=by)
+        return gauge(f"reprise_lmcache_{name}_{of}", help_text, lambda it: it.servers.sizes[of])
+
+    return (
+        *map(size, _SERVER_SIZES),
+        counter(
+            f"reprise_lmcache_{name}_batches",
+            f"Batches of LMCache's servers {by} that counted.",
+            lambda it: it.servers.batches,
+        ),
+        counter(
+            f"reprise_lmcache_{name}_gaps",
+            f"Places at which batches or events of LMCache's servers {by} are missing.",
+            lambda it: it.servers.gaps,
+        ),
+        counters(
+            f"reprise_lmcache_{name}_dropped",
+            f"Values, batches and chunks of LMCache's servers {by} that were dropped, by reason.",
+            ("reason",),
+            lambda it: by_label(dict(it.dropped)),
+        ),
     )
 
 
-_TOPIC_SIZES: Final = {
-    "servers": "LMCache servers that write LMCache's topic.",
-    "publishers": "Models, salts and ranks of these LMCache servers, each a publisher.",
-    "degraded": "Those publishers of LMCache's topic of which batches were missed.",
-    "keys": "Chunks that LMCache's topic says are held, at each backend and group.",
-}
-
 LMCACHE_TOPIC: Final["tuple[Family[TopicService], ...]"] = (
-    *map(_topic_size, _TOPIC_SIZES),
+    *_families("topic", "by its topic"),
     gauge(
         "reprise_lmcache_topic_current",
         "Whether all that LMCache's topic had was applied, a moment ago.",
         lambda topic: topic.servers.is_current,
     ),
-    counter(
-        "reprise_lmcache_topic_batches",
-        "Batches of LMCache's topic that counted.",
-        lambda topic: topic.servers.batches,
+)
+
+LMCACHE_COORDINATOR: Final["tuple[Family[CoordinatorService], ...]"] = (
+    *_families("coordinator", "by the coordinator"),
+    gauge(
+        "reprise_lmcache_coordinator_members",
+        "LMCache servers that are registered at the coordinator.",
+        lambda coordinator: len(coordinator.members),
     ),
     counter(
-        "reprise_lmcache_topic_gaps",
-        "Places at which batches of LMCache's topic are missing.",
-        lambda topic: topic.servers.gaps,
-    ),
-    counters(
-        "reprise_lmcache_topic_dropped",
-        "Values, batches and chunks of LMCache's topic that were dropped, by reason.",
-        ("reason",),
-        lambda topic: by_label(dict(topic.dropped)),
+        "reprise_lmcache_coordinator_departed",
+        "Members of LMCache's coordinator that left without saying so.",
+        lambda coordinator: coordinator.departed,
     ),
 )

@@ -1,10 +1,14 @@
-"""One value of the topic `lmcache-cache-events`: JSON, `{"batches": [...]}`.
+"""What a server of LMCache's multi-process mode tells: JSON, `{"batches": [...]}`. A value of the
+topic `lmcache-cache-events`, and the body of `POST /events` to a coordinator.
 
     batch   instance_id, incarnation, seq (from 1), event_type store|delete|access|config,
-            tier l1|l2, backend, shared, entries, ts, and more that says nothing of blocks
-    entry   key: chunk_hash_hex, model_name, kv_rank, object_group_id, cache_salt; and more
+            tier l1|l2, backend, shared, entries, dropped_events, capacity_bytes,
+            capacity_revision, ts
+    entry   key: chunk_hash_hex, model_name, kv_rank, object_group_id, cache_salt; size_bytes;
+            and the chunk's tokens, which are not kept
 
-Source: lmcache 0.5.6, `lmcache/v1/mp_coordinator/api.py`, `cache_events.py` and `schemas.py`.
+Source: lmcache 0.5.6 and 0.5.7rc2, `lmcache/v1/mp_coordinator/api.py`, `cache_events.py` and
+`schemas.py`.
 """
 
 from typing import Annotated, Final, Literal
@@ -30,6 +34,9 @@ Hex = Annotated[
     str,
     Meta(pattern="^([0-9a-fA-F]{2})+$", min_length=2, max_length=LMCACHE_TOPIC_HASH_CHARS),
 ]
+
+
+Count = Annotated[int, Meta(ge=0, lt=2**62)]
 
 
 class BatchError(WireError):
@@ -64,9 +71,14 @@ class ChunkKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChunkEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One chunk that something happened to."""
+    """One chunk that something happened to.
+
+    Attributes:
+        size_bytes: of it, where it was stored.
+    """
 
     key: ChunkKey
+    size_bytes: Count = 0
 
 
 class BatchHead(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +106,10 @@ class Batch(BatchHead, frozen=True, kw_only=True):
         tier: memory of the host (`l1`), or what is below it.
         backend: which of several of the tier; "" in `access`.
         shared: whether several instances use the same storage.
+        dropped_events: entries that the incarnation has dropped on their way so far; of a release
+            that does not say it, 0.
+        capacity_bytes: of the tier's backend, in `config`; 0 where it is not said.
+        capacity_revision: which declaration of capacities it is of; one has a batch for each.
     """
 
     event_type: Literal["store", "delete", "access", "config"]
@@ -101,6 +117,9 @@ class Batch(BatchHead, frozen=True, kw_only=True):
     backend: Text = ""
     shared: bool = False
     entries: Annotated[list[ChunkEntry], Meta(max_length=LMCACHE_OPERATIONS_MAX)] = []
+    dropped_events: Count = 0
+    capacity_bytes: Count = 0
+    capacity_revision: Count = 0
 
 
 class UnreadableBatch(msgspec.Struct, frozen=True):

@@ -5,10 +5,9 @@ says from there on is the state, and nothing is committed. Until its end is reac
 written; then everything is. Where the brokers are away it is read on from where it was.
 """
 
-import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -17,19 +16,17 @@ from brokers.client_types import Consumer, Message, Partition
 from brokers.errors import CorruptRecordException
 from brokers.options import client_options
 from lmcache_adapter.confirmed import FollowedWorkers
-from lmcache_adapter.controller.member import RememberedWorker
-from lmcache_adapter.journal import NextIncarnation, WorkerReport
+from lmcache_adapter.journal import NextIncarnation
 from lmcache_adapter.losses import TakeLost
 from lmcache_adapter.service import Sink
 from lmcache_adapter.settings import Models, TopicSettings
-from lmcache_adapter.state_file import State, StateFile, begin_run
 from lmcache_adapter.topic.batches import BatchError, decode
 from lmcache_adapter.topic.servers import ModelOf, Servers
+from lmcache_adapter.topic.writer import ServersWriter
 from logs.recent import RecentFollower
 from schemas.clock import REAL_CLOCK, Clock
-from schemas.errors import ConfigurationError, StorageError
+from schemas.errors import ConfigurationError
 from schemas.identities import PublisherKey
-from schemas.records import Record
 
 LMCACHE_TOPIC_VALUES: Final = 64  # taken of the topic before others have their turn
 LMCACHE_TOPIC_POLL_MS: Final = 200  # of the topic without a value
@@ -93,11 +90,14 @@ class TopicService(RecentFollower):
         self.watched_at = self._clock.monotonic()
         self.take_lost = take_lost
         self._settings = settings
-        self._sink = sink
-        self._file = StateFile(data, "lmcache-topic.json")
-        state = begin_run(self._file, clock.unix())
-        self._first = state.incarnations
-        self._unnoted = False
+        self._writer = ServersWriter(
+            data,
+            "lmcache-topic.json",
+            spoken="the publishers of LMCache's topic",
+            sink=sink,
+            followed=self.followed,
+            clock=clock,
+        )
         self._first_ends: Mapping[Partition, int] | None = None  # what is read first
         self._asked_at = 0.0
         self._problem = ""
@@ -107,12 +107,12 @@ class TopicService(RecentFollower):
             return ModelOf(model.tenant_id, model.block_size, model.says_all)
 
         self.servers = Servers(
-            settings.topic,
+            f"kafka://{settings.topic}",
             model_of=model_of,
-            next_incarnation=lambda publisher: max(self._first, floor(publisher) + 1),
+            next_incarnation=lambda publisher: max(self._writer.first, floor(publisher) + 1),
             clock=clock.unix,
             dropped=self._drop,
-            known=[one.registration for one in state.workers],
+            known=self._writer.before,
         )
 
     def _drop(self, reason: str, count: int = 1, /) -> None:
@@ -219,36 +219,11 @@ class TopicService(RecentFollower):
     # Writing
 
     async def _write(self) -> None:
-        """Publishers are noted before the log has them: else the next run could not end them."""
-        if self.servers.has_news:
-            self.servers.has_news = False
-            self._unnoted = True
-        told = self.servers.tell(self._clock.monotonic())
-        if self._unnoted:
-            workers = tuple(RememberedWorker(one) for one in self.servers.known())
-            try:
-                await asyncio.to_thread(
-                    self._file.write, State(incarnations=self._first, workers=workers)
-                )
-                self._unnoted = False
-            except StorageError as error:
-                _logger.warning(
-                    "Cannot note the publishers of LMCache's topic: %s. Trying again", error
-                )
-        self._append(told)
-
-    def _append(self, told: Sequence[WorkerReport]) -> None:
-        records: list[Record] = [record for one in told for record in one.records]
-        if records:
-            self._sink.append(records)
-        for one in told:
-            self.followed.take(one)
+        await self._writer.write(self.servers)
 
     def forget(self, publishers: Iterable[PublisherKey]) -> None:
         """A client unregisters these: nothing of them is written until their next batch."""
-        for publisher in publishers:
-            self.followed.pop(publisher, None)
-            self.servers.forget(publisher)
+        self._writer.forget(self.servers, publishers)
 
     @property
     def waiting(self) -> int:

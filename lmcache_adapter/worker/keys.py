@@ -27,6 +27,11 @@ class Budget:
         return True
 
     @property
+    def left(self) -> int:
+        """How many more may be taken."""
+        return self._most - self.used
+
+    @property
     def is_full(self) -> bool:
         """Whether there is no room for much more: a full sync would not find it."""
         return self.used >= LMCACHE_FULL_RATIO * self._most

@@ -60,6 +60,7 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
             tokens=[ended.block * block_size, (ended.block + 1) * block_size],
             prefix_hash="" if ended.prefix is None else str(ended.prefix),
             reason=_reason(ended, explained.left_out),
+            group=ended.group,
             changes=[_change(explained.partition, change) for change in ended.changes],
             later=ended.later and _change(explained.partition, ended.later),
         ),
@@ -69,6 +70,8 @@ def explanation_document(explained: Explanation, question: Question) -> Explanat
 
 def _reason(ended: EndedBy, left_out: Mapping[str, int]) -> str:
     """What ended it, of all holders: the last thing that became of it."""
+    if ended.group is not None:
+        return "cache_group"
     if ended.prefix is None:
         return "no_next_token"
     if not ended.changes:
@@ -84,22 +87,33 @@ def _change(partition: int, change: BlockChange) -> BlockChangeDocument:
 
 
 def encode_detailed(
-    tenant_id: str, matches: list[InstanceMatch], standings: Mapping[str, Standing], wire: Wire
+    tenant_id: str,
+    matches: list[InstanceMatch],
+    standings: Mapping[str, Standing],
+    groups: Mapping[str, int],
+    wire: Wire,
 ) -> bytes:
     """The body of a query's answer with the standing of each instance, also of those that hold
     nothing of the prompt.
+
+    Args:
+        groups: the cache group that ended an instance's prefix, where one did.
     """
+
+    def detail(name: str) -> dict[str, Any]:
+        return _standing(standings, name) | {"ended_by_group": groups.get(name)}
+
     held = {match[0] for match in matches}
     nothing = [InstanceMatch(name, 0, 0, 0, 0, []) for name in standings if name not in held]
     matches = [*matches, *nothing]
     if wire is Wire.MSGPACK:
         walks = {
-            name: DetailedWalk(**_fields(walk), **_standing(standings, name))
+            name: DetailedWalk(**_fields(walk), **detail(name))
             for name, walk in _walks(matches).items()
         }
         return encode({"instances": walks}, wire)
     instances = {
-        match[0]: DetailedMatch(**_fields(_published(match)), **_standing(standings, match[0]))
+        match[0]: DetailedMatch(**_fields(_published(match)), **detail(match[0]))
         for match in matches
     }
     return encode({tenant_id: instances} if instances else {}, wire)

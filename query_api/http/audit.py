@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from query_api.http.requests.queries import Query, named_scope
+from query_api.http.requests.queries import Query, block_keys
 from schemas.answer_records import encode_answer
 from schemas.answer_states import AnswerState
 from schemas.clock import REAL_CLOCK
-from schemas.events import extra_key
 from schemas.identities import PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX
 from streams.kernel.interface import AuditQueue, InstanceMatch, ReadOnlyKernel
@@ -44,8 +43,8 @@ class AnswerAudit:
     ) -> bytes | None:
         """After it was asked: what `push` takes; None, which is counted, where the table was
         written meanwhile, or no list of hashes gives the answer: some instances hold the prompt as
-        plain blocks, and some as blocks of pairs. Cost of hashing what is held of the prompt, and
-        of a query.
+        plain blocks, and some as blocks of pairs, or with keys of another form. Cost of hashing
+        what is held of the prompt, and of a query.
         """
         by_hash, query, scope, matches = stepped
         held = max((match.longest for match in matches), default=0)
@@ -54,10 +53,12 @@ class AnswerAudit:
         if by_hash:
             hashes = query.content[: 8 * needed]
         elif matches:
-            _, salted = named_scope(kernel, query)
-            first_key = extra_key([query.cache_salt]) if salted else b""
-            hashes = kernel.prefix_hashes(scope, query.content, first_key, needed)
-            is_told = kernel.query_by_hash(scope, hashes, query.instance_id) == matches
+            _, forms = block_keys(kernel, query)
+            for keys in forms:
+                hashes = kernel.prefix_hashes(scope, query.content, keys, needed)
+                is_told = kernel.query_by_hash(scope, hashes, query.instance_id) == matches
+                if is_told:
+                    break
         else:
             hashes = b""
         after = kernel.settled()

@@ -14,14 +14,13 @@ from query_api.http.errors import RequestError, no_history, recovering
 from query_api.http.explanation_models import ExplanationDocument
 from query_api.http.requests.bodies import Bodies
 from query_api.http.requests.options import read_as_of, read_parameters
-from query_api.http.requests.queries import Query, missing, named_scope, read_prompt, url_query
+from query_api.http.requests.queries import Query, block_keys, missing, read_prompt, url_query
 from query_api.http.route_table import Routes
 from query_api.http.routes import read_request, respond
 from query_api.http.text_bodies import TextBodies
 from query_api.http.wire import Wire, reply_wire
 from query_api.ports import AsOf, History, View
-from schemas.events import extra_key
-from streams.history.explain import Question
+from streams.history.explain import Explanation, Question
 from streams.kernel.interface import ReadOnlyKernel
 
 _AS_OF: Final = openapi.parameter("as_of")
@@ -48,15 +47,14 @@ def past_routes(
             raise no_history()
         if not view.ready:
             raise recovering(view.health().problem)
-        question = _question(query, view)
+        asked = _questions(query, view)
         moment = read_as_of(as_of) if as_of else AsOf(positions=view.positions())
-        explanation = await history.explain(moment, question)
-        if not explanation.is_known and _blocks(query, pairs=True):
+        told = [(await history.explain(moment, question), question) for question in asked]
+        if not any(explanation.is_known for explanation, _ in told):
             # As plain blocks; of an engine with EAGLE they are others.
-            paired = _question(query, view, pairs=True)
-            other = await history.explain(moment, paired)
-            if other.is_known:
-                question, explanation = paired, other
+            asked = _questions(query, view, pairs=True)
+            told += [(await history.explain(moment, question), question) for question in asked]
+        explanation, question = max(told, key=lambda one: _reach(one[0]))
         return respond(explanation_document(explanation, question), wire)
 
     @router.get(
@@ -115,18 +113,28 @@ async def _read(
     return read_prompt(kernel, found.body, wire, access), found.header
 
 
-def _question(query: Query, view: View, *, pairs: bool = False) -> Question:
+def _questions(query: Query, view: View, *, pairs: bool = False) -> list[Question]:
+    """One for each form in which engines may have its keys."""
     if not query.instance_id:
         raise missing("instance_id")
     if not _blocks(query):
         count = len(query.content) // 4
         text = f"Expected at least one whole block of `{query.block_size}` tokens, got {count}"
         raise RequestError("invalid_value", text, field="token_ids")
-    scope, salted = named_scope(view.kernel, query)
-    first_key = extra_key([query.cache_salt]) if salted else b""
-    prompt = (query.content, query.block_size, first_key, pairs)
-    is_cut = _blocks(query, pairs=pairs) < _blocks(query)
-    return Question(scope, partial(view.kernel.hash_blocks, *prompt), query.instance_id, is_cut)
+    if not _blocks(query, pairs=pairs):
+        return []
+    scope, forms = block_keys(view.kernel, query)
+    prompt, is_cut = (query.content, query.block_size), _blocks(query, pairs=pairs) < _blocks(query)
+    hashed = [partial(view.kernel.hash_blocks, *prompt, keys, pairs) for keys in forms]
+    return [Question(scope, hashes, query.instance_id, is_cut) for hashes in hashed]
+
+
+def _reach(explanation: Explanation) -> tuple[int, bool]:
+    """How much it says: blocks that were held, and whether it knows of the next one."""
+    ended = explanation.ended_by
+    if ended is None:
+        return explanation.blocks, True
+    return ended.block, bool(ended.changes or ended.later)
 
 
 def _blocks(query: Query, *, pairs: bool = False) -> int:

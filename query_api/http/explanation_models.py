@@ -42,10 +42,14 @@ class EndedByDocument(msgspec.Struct, kw_only=True):
         Meta(
             description="`not_stored`: nothing that is kept says that it ever was; `left_out`: nor"
             " that, and the instance has announced blocks that are left out, of which it may be one"
-            " (`left_out` says why); `no_next_token`: the instance has blocks of pairs (EAGLE), and"
-            " the prompt has no token behind this one; else what last ended it: `removed`,"
-            " `cleared`, `reset`, ..."
+            " (`left_out` says why); `cache_group`: of a hybrid model,"
+            " the cache group `group` lacks what the engine needs to reuse this block;"
+            " `no_next_token`: the instance has blocks of pairs (EAGLE), and the prompt has no"
+            " token behind this one; else what last ended it: `removed`, `cleared`, `reset`, ..."
         ),
+    ]
+    group: Annotated[
+        int | None, Meta(description="The sparse cache group that ended it; null where none did.")
     ]
     changes: Annotated[
         list[BlockChangeDocument], Meta(description="What became of it up to then, the latest.")

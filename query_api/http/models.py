@@ -4,7 +4,7 @@ Requests are checked by hand (`queries`, `registrations`), because Conductor's o
 texts are part of the contract; these types say what passes.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -17,6 +17,7 @@ from schemas.limits import (
     NAME_BYTES_MAX,
     QUERY_TOKENS_MAX,
 )
+from schemas.media import MediaFeatures, MediaItem
 from schemas.registration import (
     CurveServerKey,
     KvCacheGroups,
@@ -51,6 +52,19 @@ _TOKEN_IDS = (
     "In its place a body may have the `messages` of a chat or the `prompt` of a completion, with "
     "what else decides their tokens, by OpenAI's names."
 )
+_EXTRA_KEYS = (
+    "What besides tokens enters the hashes of the prompt's blocks: for each whole block a row of "
+    "keys, or null, exactly as the engine's events have them. `cache_salt` and the adapter may "
+    "stand there too, or beside it."
+)
+_MEDIA = (
+    "In place of `extra_keys`: images and the like in the prompt, by what the engine calls them "
+    "and where their placeholder tokens are. The keys of blocks are made of it in each form that "
+    "releases of vLLM have."
+)
+_FEATURES = (
+    "The same by vLLM's names, as `/v1/chat/completions/render` answers it; tensors are ignored."
+)
 _SEQ_HASHES = (
     "Rolling prefix hashes, u64 (negative numbers are read as the same bits as i64): XXH3-64 with "
     "the seed that `/health` shows. A request's own cache salt is in them already. In msgpack "
@@ -59,7 +73,7 @@ _SEQ_HASHES = (
 
 
 class QueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What one prompt could reuse, by its tokens. msgpack takes Conductor's fields alone."""
+    """What one prompt could reuse, by its tokens. In msgpack Conductor's fields, and the keys."""
 
     model: Annotated[Name, Meta(description=_MODEL)]
     block_size: BlockSize
@@ -76,6 +90,9 @@ class QueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
         Annotated[int, Meta(ge=0)] | None,
         Meta(description="Deprecated, JSON only: adapter `lora_id:<n>`, without lora_name."),
     ] = None
+    extra_keys: Annotated[list[list[Any] | None] | None, Meta(description=_EXTRA_KEYS)] = None
+    media: Annotated[list[MediaItem] | None, Meta(description=_MEDIA)] = None
+    features: Annotated[MediaFeatures | None, Meta(description=_FEATURES)] = None
 
 
 class HashQueryRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -110,6 +127,13 @@ class DetailedMatch(PublishedMatch, gc=False):
     state: Annotated[str, Meta(description="`exact`, `unconfirmed`, `degraded` or `stale`.")]
     reason: Annotated[str, Meta(description="Why it is not `exact`, in one word; else empty.")]
     since: Annotated[float, Meta(description="Since when, Unix seconds; 0 where not known.")]
+    ended_by_group: Annotated[
+        int | None,
+        Meta(
+            description="Of a hybrid model: the number of the cache group that lacks what the"
+            " engine needs to reuse as much as its full attention holds; null where none does."
+        ),
+    ]
 
 
 PublishedMatches = dict[str, dict[str, PublishedMatch]]
@@ -140,6 +164,7 @@ class DetailedWalk(InstanceWalk, gc=False):
     state: str
     reason: str
     since: float
+    ended_by_group: int | None
 
 
 class ConductorMatches(msgspec.Struct, kw_only=True):

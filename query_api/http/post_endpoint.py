@@ -46,6 +46,7 @@ class PostRequest(NamedTuple):
         url_query: what stands behind the `?`.
         headers: as they came.
         missing: why its text has no tokens; see `TextAsTokens`.
+        is_proven: whether engines are known to make these tokens of its text; see `TextAsTokens`.
     """
 
     path: str
@@ -56,6 +57,7 @@ class PostRequest(NamedTuple):
     headers: HttpHeaders
     access: Access = OPEN
     missing: str = ""
+    is_proven: bool = True
 
 
 class PostAnswer(NamedTuple):
@@ -166,7 +168,7 @@ class PostEndpoint(ABC):
             )
             if found is None:
                 raise
-        posted = posted._replace(body=found.body, missing=found.missing)
+        posted = posted._replace(body=found.body, missing=found.missing, is_proven=found.is_proven)
         status, headers, body = await self.answer(posted)
         return PostAnswer(status, [*headers, found.header], body)
 

@@ -31,6 +31,7 @@ from query_api.http.requests.queries import (
     answer_hash_query,
     answer_query,
     is_known,
+    limiting_groups,
     prefixes_of,
     read_hash_query,
     read_octets_query,
@@ -41,7 +42,7 @@ from query_api.http.wire import Wire
 from query_api.ports import History, PastQuestion, PastView, Positions, View, positions_text
 from query_api.traces import query_attributes
 from query_api.unknown_scopes import HEADER
-from schemas.answer_states import AnswerState, Standing
+from schemas.answer_states import TOKENS_UNPROVEN, AnswerState, Standing
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope
 from schemas.tracing import NO_SPAN, Span, SpanName
@@ -50,6 +51,9 @@ from streams.kernel.interface import BodyForm, InstanceMatch, PlainAnswer, ReadO
 Answerer = Callable[[ReadOnlyKernel, Query], tuple[PrefixScope, list[InstanceMatch]]]
 
 _STATE_HEADERS: Final = {state: (b"reprise-state", state.value.encode()) for state in AnswerState}
+_UNPROVEN: Final = Standing(AnswerState.UNCONFIRMED, TOKENS_UNPROVEN, 0.0)
+"""Of an instance that would be exact, where its engine may make other tokens of the text."""
+
 _PLAIN: Final = AnswerOptions()
 _HITS_ONLY: Final = AnswerOptions(hits_only=True)
 _longest = attrgetter("longest")
@@ -74,6 +78,11 @@ class _Request(NamedTuple):
     options: AnswerOptions
     access: Access
     span: Span
+    is_proven: bool
+
+    def state_of(self, state: AnswerState) -> AnswerState:
+        """Of an answer by its tokens: no better than these are known to be an engine's."""
+        return state if self.is_proven or state is not AnswerState.EXACT else _UNPROVEN.state
 
 
 class HotRoutes(PostEndpoint):
@@ -128,9 +137,9 @@ class HotRoutes(PostEndpoint):
 
     async def _answered(self, posted: PostRequest, span: Span) -> PostAnswer:
         route = self._routes[posted.path]
-        _, wire, form, body, url_query, _, access, _ = posted
+        _, wire, form, body, url_query, _, access, _, is_proven = posted
         options = read_options(url_query, self._default) if url_query else self._default
-        request = _Request(wire, form, body, url_query, options, access, span)
+        request = _Request(wire, form, body, url_query, options, access, span, is_proven)
         headers, answer = self._answer(route, request) or await self._answer_past(route, request)
         return PostAnswer(200, headers, answer)
 
@@ -145,16 +154,16 @@ class HotRoutes(PostEndpoint):
         kernel = view.kernel
         position = self._position_header(view.positions())  # before it is asked: at least this
         plain = None
-        wire, form, body, url_query, options, access, span = request
+        wire, form, body, url_query, options, access, span, is_proven = request
         # The kernel looks before it says whose; the time that takes would tell of other tenants.
-        if access.tenants is None and options in (_PLAIN, _HITS_ONLY):
+        if access.tenants is None and is_proven and options in (_PLAIN, _HITS_ONLY):
             if options is _PLAIN and form is not BodyForm.OCTETS:
                 url_query = b""  # it says nothing
             plain = kernel.answer(body, form, route.by_hash, url_query)
         scope, tokens, hit_tokens, answer, audited = plain or self._take_steps(
             route, view, kernel, self._read(route, kernel, request), request, self._audit
         )
-        state = view.state(scope)
+        state = request.state_of(view.state(scope))
         if audited is not None and self._audit is not None:
             self._audit.push(audited, state)
         headers = [TYPE_HEADERS[wire], position, _STATE_HEADERS[state]]
@@ -191,7 +200,8 @@ class HotRoutes(PostEndpoint):
         scope, tokens, hit_tokens, answer, _ = self._take_steps(
             route, past, past.kernel, query, request
         )
-        positions, state = positions_text(past.positions()), past.state(scope)
+        positions = positions_text(past.positions())
+        state = request.state_of(past.state(scope))
         if request.span.is_recorded:
             of_index = (positions, state.value)
             request.span.note(query_attributes(scope, tokens, hit_tokens, *of_index))
@@ -219,7 +229,15 @@ class HotRoutes(PostEndpoint):
             matches = [match for match in matches if match.longest]
         if options.detail or options.only_exact:
             standings = view.instance_standings(scope)
-            matches, answer = self._encode(query, standings, matches, request)
+            if not request.is_proven:
+                standings = {
+                    name: _UNPROVEN if one.state is AnswerState.EXACT else one
+                    for name, one in standings.items()
+                }
+            groups: dict[str, int] = {}
+            if options.detail:
+                groups = limiting_groups(kernel, query, by_hash=route.by_hash)
+            matches, answer = self._encode(query, standings, groups, matches, request)
         else:
             answer = encode_matches(query.tenant_id, matches, wire)
         tokens = len(query.content) // 4
@@ -231,6 +249,7 @@ class HotRoutes(PostEndpoint):
     def _encode(
         query: Query,
         standings: dict[str, Standing],
+        groups: dict[str, int],
         matches: list[InstanceMatch],
         request: _Request,
     ) -> tuple[list[InstanceMatch], bytes]:
@@ -251,7 +270,7 @@ class HotRoutes(PostEndpoint):
             }
             matches = [match for match in matches if match[0] in standings]
         if options.detail:
-            return matches, encode_detailed(query.tenant_id, matches, standings, wire)
+            return matches, encode_detailed(query.tenant_id, matches, standings, groups, wire)
         return matches, encode_matches(query.tenant_id, matches, wire)
 
     @staticmethod

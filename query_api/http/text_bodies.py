@@ -2,7 +2,7 @@
 
 A body is looked at only after it was refused, so one with token ids costs nothing. What decides the
 tokens is taken out of it by OpenAI's names, and `token_ids` stand in their place; the rest is read
-as it always is.
+as it always is. Where an engine says what it calls images, `media` stand beside the tokens.
 """
 
 from array import array
@@ -13,6 +13,7 @@ import msgspec
 
 from query_api.access.rights import Access
 from query_api.http.errors import RequestError
+from query_api.http.requests.block_keys import KEY_FIELDS
 from query_api.http.wire import Wire, encode
 from schemas.limits import MIB
 from tokens.interface import NoTokens, NoTokensError, PromptTokenizer, Tokens
@@ -52,11 +53,13 @@ class TextAsTokens(NamedTuple):
     Attributes:
         body: in the same wire form.
         missing: why there are no tokens, in one word; "" where there are some.
+        is_proven: whether each engine is known to make the same tokens.
     """
 
     body: bytes
     header: tuple[bytes, bytes]
     missing: str = ""
+    is_proven: bool = True
 
 
 class TextBodies:
@@ -95,8 +98,11 @@ class TextBodies:
             if not by_load:
                 raise _refusal(error) from error
             return _by_load(fields, given, error.reason, wire)
-        numbers = array("I", tokens.content).tolist()
-        return TextAsTokens(encode(fields | {"token_ids": numbers}, wire), _header(tokens))
+        made: dict[str, Any] = {"token_ids": array("I", tokens.content).tolist()}
+        if tokens.media and not any(map(fields.get, KEY_FIELDS)):
+            made["media"] = [msgspec.structs.asdict(item) for item in tokens.media]
+        body = encode(fields | made, wire)
+        return TextAsTokens(body, _header(tokens), is_proven=tokens.is_proven)
 
 
 def _fields(body: bytes, wire: Wire) -> dict[str, Any] | None:
@@ -157,4 +163,6 @@ def _characters(given: Mapping[str, Any]) -> int:
 
 def _header(tokens: Tokens) -> tuple[bytes, bytes]:
     text = f"{tokens.source}; count={tokens.length}; reused={tokens.reused}"
+    if not tokens.is_proven:
+        text += "; unproven"
     return HEADER, text.encode()

@@ -69,7 +69,7 @@ def ask_for(
             if len(frames) not in (3, 4) or frames[0] != b"":
                 continue
             sequence, payload = frames[-2:]
-            if sequence == END_SEQUENCE and payload == b"":
+            if sequence == END_SEQUENCE:
                 return
             barren_at = now + REPLAY_BARREN_S
             yield [frames[1] if len(frames) == 4 else b"", sequence, payload]

@@ -94,6 +94,7 @@ class WriteThread:
         self.load: LoadWatch | None = None
         if settings.load.scrape_s:
             self.load = LoadWatch(settings.load.scrape_s, self._scraped, on_load)
+            intake.pump.on_load = self.load.note_pushed
         self._faults = 0
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="write", daemon=True)

@@ -31,6 +31,7 @@ from reprise.monitor import (
     monitor_connections,
     monitored_here,
 )
+from reprise.roles.coordinator import coordinator_of
 from reprise.roles.role_settings import BridgeRoleSettings
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.queue import RoutingQueue
@@ -127,9 +128,11 @@ async def _opened_lmcache(
         yield None
         return
     lmcache = room.bridge(settings.lmcache, own.kafka, options, own.data, tracing.tracer)
-    lmcache.start()
     try:
-        yield lmcache
+        coordinator = coordinator_of(lmcache.parts)
+        lmcache.start()
+        with contextlib.nullcontext() if coordinator is None else coordinator.serving():
+            yield lmcache
     finally:
         lmcache.close()
 

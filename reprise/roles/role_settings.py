@@ -37,7 +37,7 @@ class BridgeRoleSettings:
             bridge=changed(self.bridge, data=place.path),
             lmcache=self.lmcache
             if place.is_first or not self.lmcache.is_on
-            else self.lmcache.without_topic(),
+            else self.lmcache.without_servers(),
         )
 
 

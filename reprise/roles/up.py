@@ -11,6 +11,7 @@ from reprise.embedded.service import EmbeddedService
 from reprise.embedded.view import ROLE
 from reprise.metrics.roles import embedded_collector, http_collector, tracing_collector
 from reprise.registered_engines import open_tokenizer
+from reprise.roles.coordinator import WithCoordinator, coordinator_of
 from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
@@ -70,6 +71,9 @@ def _serve(
     try:
         door = open_door(settings, service.view, service.registry, service.router, tokenizer, guard)
         beside = beside_grpc(service, service.view, settings, tracing.tracer)
+        coordinator = coordinator_of(service.intake.lmcache)
+        if coordinator is not None:
+            beside = WithCoordinator(beside, coordinator)
     except ConfigurationError:
         service.stop()
         server.close()

@@ -15,14 +15,21 @@ from msgspec import Meta
 from query_api.access.rights import OPEN, Access
 from query_api.http.errors import RequestError
 from query_api.http.post_endpoint import HttpHeaders
+from query_api.http.requests.block_keys import KEY_FIELDS, NO_KEYS, read_block_keys
 from query_api.http.requests.fields import bounded_text, read_hashes, read_tokens
-from query_api.http.requests.queries import Query, answer_hash_query, missing, named_scope
+from query_api.http.requests.queries import (
+    Query,
+    answer_hash_query,
+    block_keys,
+    furthest,
+    missing,
+    with_adapter,
+)
 from query_api.http.requests.refusals import body_refusal
 from query_api.http.wire import Field, Wire, header, malformed
 from routing.decisions.candidates import is_in_the_future, sample_of
 from routing.decisions.interface import OfferedCandidate, PostedLoad, RouteRequest
 from routing.decisions.router import ClientReport
-from schemas.events import extra_key
 from schemas.identities import PrefixScope, Rank
 from schemas.limits import BLOCK_SIZE_MAX, MIB, NAME_BYTES_MAX
 from schemas.positions import Seconds
@@ -60,9 +67,9 @@ class Objectives(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The body of `POST /route`. `token_ids` or `block_hashes` as in `/query`, `/query_by_hash`, or
-    `messages` or a `prompt` in their place; `modelname` is `model`, where that is not given, as
-    `/register` calls it.
+    """The body of `POST /route`. `token_ids`, with `KEY_FIELDS`, or `block_hashes` as in `/query`,
+    `/query_by_hash`, or `messages` or a `prompt` in their place; `modelname` is `model`, where that
+    is not given, as `/register` calls it.
     """
 
     block_size: Annotated[int, Meta(ge=1, le=2**63 - 1)]
@@ -76,6 +83,9 @@ class RouteBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lora_name: str | None = None
     cache_salt: str | None = None
     additional_salt: str | None = None
+    extra_keys: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    features: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    media: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     expected_output_tokens: RequestTokens | None = None
     phase: Phase = Phase.COMBINED
     candidates: Annotated[tuple[OfferedCandidate, ...], Meta(max_length=CANDIDATES_MAX)] | None = (
@@ -261,7 +271,7 @@ def route_request(
         asked.policy,
         asked.reserve,
         asked.explain,
-        tokens=b"" if by_hash or asked.cache_salt else query.content,
+        tokens=b"" if by_hash or asked.cache_salt or query.keys != NO_KEYS else query.content,
     )
 
 
@@ -291,7 +301,8 @@ def _query(
         raise RequestError("invalid_value", text, field="block_hashes")
     assert isinstance(content, msgspec.Raw)
     packed = _read_content(content, wire, kernel, by_hash=by_hash)
-    return Query(
+    given = {name: Field(name, raw) for name in KEY_FIELDS if (raw := getattr(asked, name))}
+    query = Query(
         asked.model,
         asked.block_size,
         packed,
@@ -300,6 +311,15 @@ def _query(
         asked.cache_salt or "",
         asked.additional_salt,
     )
+    if not given:
+        return query
+    tokens = len(packed) // 8 * asked.block_size if by_hash else len(packed) // 4
+    keys = read_block_keys(given, wire, tokens, asked.block_size)
+    if by_hash and keys != NO_KEYS:
+        name = min(given)
+        text = f"expected block_hashes or {name}, got both: the hashes contain what it says"
+        raise RequestError("invalid_value", text, field=name)
+    return with_adapter(kernel, query._replace(keys=keys))
 
 
 def _read_content(
@@ -318,20 +338,22 @@ def _ask(
     kernel: ReadOnlyKernel, query: Query, *, by_hash: bool, is_ready: bool
 ) -> tuple[PrefixScope, bytes, list[InstanceMatch]]:
     """The scope, the prefix hashes of the prompt, and what instances hold of it: as plain blocks or
-    as blocks of pairs, which no one list of hashes has.
+    as blocks of pairs, or with keys in several forms, which no one list of hashes has. The hashes
+    are of the form of which most is held.
     """
     if by_hash:
         prefixes = query.content
         scope, matches = answer_hash_query(kernel, query) if is_ready else (query.scope, [])
         return scope, prefixes, matches
-    scope, salted = named_scope(kernel, query)
+    scope, forms = block_keys(kernel, query)
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, b"", []
-    first_key = extra_key([query.cache_salt]) if salted else b""
+    found = [kernel.query(scope, query.content, keys, None) if is_ready else [] for keys in forms]
+    held = [max((match.longest for match in matches), default=0) for matches in found]
+    keys = forms[held.index(max(held))]
     blocks = len(query.content) // 4 // query.block_size
-    prefixes = kernel.prefix_hashes(scope, query.content, first_key, blocks)
-    matches = kernel.query(scope, query.content, first_key, None) if is_ready else []
-    return scope, prefixes, matches
+    prefixes = kernel.prefix_hashes(scope, query.content, keys, blocks)
+    return scope, prefixes, furthest(found)
 
 
 def _prompt_tokens(asked: RouteBody, query: Query, *, by_hash: bool) -> int:

@@ -56,12 +56,14 @@ class EndedBy(NamedTuple):
         prefix: its prefix hash; None of a block of pairs that no token of the prompt stands behind.
         changes: what became of it up to the position, in order, the latest of them.
         later: the first thing that became of it after the position, or None.
+        group: the sparse cache group that ended it, where full attention did not.
     """
 
     block: int
     prefix: int | None
     changes: list[BlockChange]
     later: BlockChange | None
+    group: int | None = None
 
 
 class Explanation(NamedTuple):
@@ -134,7 +136,9 @@ def explain(past: Past, question: Question, offset: Offset) -> Explanation:
     ended_by = None
     if held < blocks:
         prefix = int.from_bytes(hashes[8 * held : 8 * held + 8], "little")
-        ended_by = EndedBy(held, prefix, *_Changes(past, question, prefix).around(offset))
+        cut = dict(fold.kernel.limiting_groups(scope, hashes, instance_id))
+        changes = _Changes(past, question, prefix).around(offset)
+        ended_by = EndedBy(held, prefix, *changes, cut.get(instance_id))
     elif is_cut:
         ended_by = EndedBy(held, None, [], None)
     left_out: Counter[str] = Counter()

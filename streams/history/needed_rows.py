@@ -5,8 +5,8 @@ everything else all that there is.
 What a publisher holds besides blocks that answers count (copies that there may be, what is left
 out, objects that wait, cache groups, aliases) stands in hidden contexts. A record may change it by
 any of its blocks, and how much there is decides the publisher's state: those contexts are loaded
-whole. Where a publisher's cache groups or a pool's aliases decide that, it depends on blocks that
-no record names: such a stream is loaded whole.
+whole. Where a publisher's cache groups or a pool's aliases decide that, or which blocks a sparse
+group holds, it depends on blocks that no record names: such a stream is loaded whole.
 """
 
 import struct
@@ -16,7 +16,7 @@ from typing import TypeGuard
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError
 from schemas.events import SPARSE_SPEC_KINDS, BlockEvent, ClearedBlocks, StoredBlocks
-from schemas.identities import GROUPS, ModelContext, StreamKey, is_aliases, is_hidden
+from schemas.identities import GROUPS, RULES, ModelContext, StreamKey, is_aliases, is_hidden
 from schemas.records import EventsRecord, LogRecord
 from streams.kernel import change_selection
 from streams.kernel.changes import engine_key
@@ -68,16 +68,17 @@ def _events_of(record: EventsRecord) -> list[BlockEvent]:
 
 def _depends_on_all(lora_name: str) -> bool:
     """Whether a stream with rows of such a context has a state that depends on all its blocks."""
-    return lora_name == GROUPS or is_aliases(lora_name)
+    return lora_name in (GROUPS, RULES) or is_aliases(lora_name)
 
 
 def _shows_group(event: BlockEvent) -> bool:
-    """Whether the event may be the first one of a cache group that forms prefixes."""
-    return (
-        isinstance(event, StoredBlocks)
-        and event.group > 0
-        and event.spec_kind not in SPARSE_SPEC_KINDS
-    )
+    """Whether the event may be the first one of a cache group that forms prefixes, beside the first
+    one, or whose rule is known.
+    """
+    if not isinstance(event, StoredBlocks):
+        return False
+    is_sparse = event.spec_kind in SPARSE_SPEC_KINDS
+    return event.last_blocks > 0 if is_sparse else event.group > 0
 
 
 def _keys_of(event: BlockEvent) -> bytes:

@@ -47,3 +47,5 @@ def _check(event: BlockEvent) -> None:
         raise EventsFormatError(f"Expected a 64-bit parent, got `{event.parent}`")
     if not 0 <= event.block_size < 2**32:
         raise EventsFormatError(f"Expected a 32-bit block_size, got `{event.block_size}`")
+    if not 0 <= event.last_blocks < 2**32:
+        raise EventsFormatError(f"Expected a 32-bit last_blocks, got `{event.last_blocks}`")

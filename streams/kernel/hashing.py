@@ -9,7 +9,7 @@ A block of pairs, which the token behind it is of, too, is another block than th
 local[i]  = XXH3(tokens of block i || 0xC1 || the token behind it, u32 LE)
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import xxhash
 
@@ -17,7 +17,12 @@ from schemas.events import paired_key
 
 
 def prefix_hashes(
-    tokens: bytes, block_size: int, *, seed: int, first_key: bytes = b"", pairs: bool = False
+    tokens: bytes,
+    block_size: int,
+    *,
+    seed: int,
+    keys: Sequence[bytes] = (),
+    pairs: bool = False,
 ) -> Iterator[int]:
     """Of each whole block of a prompt. Cost O(tokens), some us a block.
 
@@ -25,15 +30,15 @@ def prefix_hashes(
         tokens: (n,) u32 LE; a trailing partial block does not count.
         block_size: tokens of a block.
         seed: u64.
-        first_key: `schemas.events.extra_key` of the first block.
+        keys: `schemas.events.extra_key` of the first blocks; the others have none.
         pairs: of blocks of pairs, each of which needs the token behind it.
     """
     block_bytes = 4 * block_size
     previous = None
     needed = block_bytes + 4 * pairs
-    for start in range(0, len(tokens) - needed + 1, block_bytes):
+    for block, start in enumerate(range(0, len(tokens) - needed + 1, block_bytes)):
         content = tokens[start : start + block_bytes]
-        key = first_key if start == 0 else b""
+        key = keys[block] if block < len(keys) else b""
         if pairs:
             key = paired_key(key, tokens[start + block_bytes : start + needed])
         content += key

@@ -30,7 +30,8 @@ COUNTERS = (
     "block_size_mismatch",  # blocks stored with another block size than registered: dropped
     "token_count_mismatch",  # blocks stored with tokens that do not cover them: dropped
     "extra_keys_mismatch",  # blocks stored with another number of extra keys: dropped
-    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix: dropped
+    "skipped_group",  # blocks stored or removed in a cache group that forms no prefix and has no
+    # rule: dropped
     "hash_conflict",  # blocks stored under a key that names another block: the first one is kept
     "hold_count_overflow",  # announcements beyond HOLD_COUNT_MAX: not counted
     "waiting",  # objects stored whose block no engine has announced yet: kept until one does
@@ -64,6 +65,9 @@ class RankMatch(NamedTuple):
 
 class InstanceMatch(NamedTuple):
     """What one instance holds of a prompt, in tokens.
+
+    All that it can use: of hybrid models as far as each cache group has what it needs
+    (`streams.kernel.sparse_groups`), on the tiers that count.
 
     `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium
     alone, on any rank, shared pools included. `ranks` is sorted.
@@ -221,7 +225,7 @@ class ReadOnlyKernel(Protocol):
         self,
         scope: PrefixScope,
         tokens: bytes,
-        first_key: bytes,
+        keys: Sequence[bytes],
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
@@ -231,7 +235,8 @@ class ReadOnlyKernel(Protocol):
             scope: where to look.
             tokens: (n,) u32 LE; a trailing partial block does not count, nor a last block of pairs
                 without the token behind it (`schemas.events.paired_key`).
-            first_key: `schemas.events.extra_key` of the first block, b"" for none.
+            keys: `schemas.events.extra_key` of the prompt's first blocks, b"" for none; the others
+                have none.
             instance_id: only this instance, or None for all.
 
         Cost: O(blocks matched + holders that end), at about the speed of hashing the tokens.
@@ -242,6 +247,14 @@ class ReadOnlyKernel(Protocol):
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
+        ...
+
+    def limiting_groups(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[tuple[str, int]]:
+        """The instances whose `longest` of such a query would be longer by their full attention
+        alone, each with the number of the cache group that ended it; sorted. Cost as `query`.
+        """
         ...
 
     def query_by_engine_hash(
@@ -286,7 +299,7 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def hash_blocks(
-        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+        self, tokens: bytes, block_size: int, keys: Sequence[bytes], pairs: bool, /
     ) -> bytes:
         """`streams.kernel.hashing.prefix_hashes`, (n,) u64 LE, with the kernel's seed, and without
         the interpreter's lock where the prompt is long. Whatever is held. Cost O(tokens).
@@ -325,7 +338,7 @@ class ReadOnlyKernel(Protocol):
         ...
 
     def prefix_hashes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], most: int, /
     ) -> bytes:
         """The prefix hashes of a prompt's first blocks, at most so many; (n,) u64 LE. See `query`.
         Of blocks of pairs where the first one is held as such, and not as a plain one. Cost
@@ -424,14 +437,26 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def sparse_blocks(self, publisher: PublisherId, /) -> int | None:
-        """How many blocks it has announced since `clear` of cache groups that no answer counts and
-        its engine needs (`schemas.events.NEEDED_SPEC_KINDS`); None where no such group is known: an
-        event that names no block tells of one. No row says so. Cost O(1).
+        """How many blocks it has announced since `clear` of sparse cache groups that its engine
+        needs (`schemas.events.NEEDED_SPEC_KINDS`); None where no such group is known: an event that
+        names no block tells of one. No row says so. Cost O(1).
         """
         ...
 
-    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
-        """It had, when its rows were written."""
+    def by_rule(self, publisher: PublisherId, /) -> bool:
+        """Whether there are such groups, and the rule of each is known, by which answers count
+        (`streams.kernel.sparse_groups`). Cost O(1).
+        """
+        ...
+
+    def forms_prefixes(self, publisher: PublisherId, /) -> bool:
+        """Whether it has stored blocks of a group that forms prefixes, since `clear`. Cost O(1)."""
+        ...
+
+    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, by_rule: bool, /) -> None:
+        """It had, when its rows were written, and they were. Where they were not, its rows say so
+        from now on, if they have rules.
+        """
         ...
 
     def unheld_removed(self, publisher: PublisherId, /) -> int | None:

@@ -30,6 +30,8 @@ from schemas.identities import (
     OBJECTS_WAIT,
     POOL_REMOVED,
     REPEATED,
+    RULES,
+    UNPLACED,
     Medium,
     ModelContext,
     PrefixScope,
@@ -39,11 +41,13 @@ from schemas.identities import (
     is_aliases,
     is_hidden,
     is_left_out,
+    is_sparse,
     is_waiting,
+    sparse_scope,
     waiting_scope,
 )
 from schemas.limits import HOLD_COUNT_MAX
-from streams.bounds import LEFT_OUT_BLOCKS_MAX, WAITING_MAX
+from streams.bounds import GROUP_MAX, LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
     SHARED,
@@ -69,11 +73,17 @@ from streams.kernel.interface import (
     ScopeView,
 )
 from streams.kernel.scan import scan_query
+from streams.kernel.sparse_groups import (
+    RULES_MASK,
+    UNRULED_KEY,
+    Rules,
+    SparseRank,
+    limited,
+)
 from streams.kernel.tier_moves import Moves
 from streams.kernel.walk import Holder, further, match_instance, match_shards
 
 GPU_TIER: Final = tier_of(Medium.GPU, shared=False)
-GROUP_MAX: Final = 63  # cache groups above it are not remembered as skipped, nor more as prefixes
 LEFT_OUT_REASON_BYTES_MAX: Final = 64  # of a reason's name; what is longer is `other`
 LEFT_OUT_REASONS_MAX: Final = 16  # of one publisher; beyond either: `left_out_overflow`
 # Of LEFT_OUT_BLOCKS_MAX, one in so many may be of blocks that answers count all the same, since a
@@ -187,8 +197,10 @@ class _Publisher:
         self.domain = 0
         self.skipped_groups: set[int] = set()
         self.has_base = False  # it has stored blocks of group 0 that form prefixes, since `clear`
-        # Blocks announced of groups that its engine needs and no answer counts, since `clear`.
+        # Blocks announced of sparse groups that its engine needs, since `clear`; and whether one of
+        # these groups has no known rule.
         self.sparse_blocks: int | None = None
+        self.unruled = False
         # Blocks removed from the GPU that it held nowhere; None: it may have an uncounted copy.
         self.unheld_removed: int | None = 0
         self.own: Counter[PrefixScope] = Counter()  # entries on tiers that are not shared
@@ -206,6 +218,12 @@ class _Publisher:
     def takes_part(self, scope: PrefixScope) -> bool:
         """Whether it is registered there, and routable."""
         return self.registered_lora == scope.lora_name and self.routable
+
+    @property
+    def lasting(self) -> tuple[PrefixScope, ...]:
+        """The scopes of what outlives a clear."""
+        names = (GROUPS, LEFT_OUT + POOL_REMOVED, RULES)
+        return tuple(map(self.scope, names))
 
     def context(self, scope: PrefixScope) -> ModelContext:
         return ModelContext(*scope, self.stream.instance_id)
@@ -262,6 +280,33 @@ class _Publisher:
     def groups(self) -> int:
         """How many cache groups are known to form prefixes; 0 while it is group 0 alone."""
         return self.held[self.scope(GROUPS)]
+
+    @property
+    def all_rules(self) -> Rules:
+        """By which rule its engine uses the blocks of sparse groups."""
+        scope = self.scope(RULES)
+        if not self.held[scope]:
+            return {}
+        known = ((one, self.entries.get(RULES_MASK ^ one)) for one in range(GROUP_MAX + 1))
+        return {one: entry.prefix for one, entry in known if entry and entry.scope == scope}
+
+    @property
+    def has_unruled(self) -> bool:
+        """Whether its rows say that others have no rule."""
+        entry = self.entries.get(UNRULED_KEY)
+        return entry is not None and entry.scope == self.scope(RULES)
+
+    @property
+    def rules(self) -> Rules:
+        """`all_rules`, where no group is without."""
+        return {} if self.has_unruled else self.all_rules
+
+    @property
+    def prefix_groups(self) -> list[int]:
+        """The cache groups that are known to form prefixes."""
+        if not self.groups:
+            return [0]
+        return [one for one in range(GROUP_MAX + 1) if GROUPS_MASK ^ one in self.entries]
 
     def forms_prefix(self, group: int) -> bool:
         """Whether a cache group is known to form prefixes."""
@@ -394,9 +439,17 @@ class ReferenceKernel:
     def sparse_blocks(self, publisher: PublisherId, /) -> int | None:
         return self._publishers[publisher].sparse_blocks
 
+    @_changing
+    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, by_rule: bool, /) -> None:
+        owner = self._publishers[publisher]
+        owner.sparse_blocks = blocks
+        if not by_rule:
+            self._unrule(publisher, owner)
+
     @_locked
-    def set_sparse_blocks(self, publisher: PublisherId, blocks: int, /) -> None:
-        self._publishers[publisher].sparse_blocks = blocks
+    def by_rule(self, publisher: PublisherId, /) -> bool:
+        owner = self._publishers[publisher]
+        return owner.sparse_blocks is not None and not owner.unruled
 
     @_locked
     def unheld_removed(self, publisher: PublisherId, /) -> int | None:
@@ -405,6 +458,11 @@ class ReferenceKernel:
     @_locked
     def set_unheld_removed(self, publisher: PublisherId, blocks: int | None, /) -> None:
         self._publishers[publisher].unheld_removed = blocks
+
+    @_locked
+    def forms_prefixes(self, publisher: PublisherId, /) -> bool:
+        owner = self._publishers[publisher]
+        return owner.has_base or owner.groups > 0
 
     @_changing
     def register(
@@ -426,6 +484,7 @@ class ReferenceKernel:
         owner = self._publishers[publisher]
         removed = -owner.aliases
         owner.has_base, owner.sparse_blocks, owner.unheld_removed = False, None, 0
+        owner.unruled = False
         for scope in {entry.scope: None for entry in owner.entries.values()}:
             removed += self._clear_scope(publisher, scope)
             change = Change(0, 0, owner.dp_rank, 0, Op.CLEAR, 0)
@@ -470,17 +529,17 @@ class ReferenceKernel:
         """The publisher holds nothing any more. Which groups it has stays known, and what of others
         it has removed from pools.
         """
-        has_base, sparse_blocks = owner.has_base, owner.sparse_blocks
+        kept = owner.has_base, owner.sparse_blocks, owner.unruled
         lasting = [
-            (scope, key, min(tier for tier, count in enumerate(entry.counts) if count))
-            for scope in (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
+            (scope, key, entry.prefix, min(tier for tier, n in enumerate(entry.counts) if n))
+            for scope in owner.lasting
             for key, entry in sorted(owner.entries.items(), key=lambda item: item[0])
             if entry.scope == scope
         ]
         self.clear(publisher)
-        owner.has_base, owner.sparse_blocks = has_base, sparse_blocks
-        for scope, key, tier in lasting:
-            change = Change(key, key, owner.dp_rank, tier, Op.SET, 1)
+        owner.has_base, owner.sparse_blocks, owner.unruled = kept
+        for scope, key, prefix, tier in lasting:
+            change = Change(key, prefix, owner.dp_rank, tier, Op.SET, 1)
             self._change(publisher, owner, scope, change)
 
     def _clear_medium(
@@ -489,12 +548,11 @@ class ReferenceKernel:
         if medium is Medium.GPU:
             owner.unheld_removed = 0
         for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
-            lasting = (owner.scope(GROUPS), owner.scope(LEFT_OUT + POOL_REMOVED))
             held = {
                 key: one
                 for key, one in owner.entries.items()
                 if one.counts[tier]
-                and one.scope not in lasting
+                and one.scope not in owner.lasting
                 and not is_aliases(one.scope.lora_name)
             }
             for key, entry in sorted(held.items()):
@@ -517,11 +575,7 @@ class ReferenceKernel:
             owner.has_base |= bool(event.aliases)  # there is a first shard, though it is not here
             self._note_group(publisher, owner, event.group)
         if refusal:
-            self._counters[refusal] += len(hashes)
-            if refusal == "skipped_group":
-                _skip_group(owner, event, len(hashes))
-            else:
-                self._leave_out(publisher, owner, event, keys, REASONS[refusal])
+            self._refuse(publisher, owner, event, keys, refusal)
             return
         if is_placeholder(event):
             self._store_placeholders(publisher, owner, event, keys, moves)
@@ -534,10 +588,135 @@ class ReferenceKernel:
         if event.by_hash:
             for key, prefix in zip(keys, hashes, strict=True):
                 self._hold(publisher, owner, event, key, scope, prefix)
+            self._place_sparse(publisher, owner, event)
             return
-        if self._store_tokens(publisher, owner, event, keys, moves) and event.group == 0:
+        if not self._store_tokens(publisher, owner, event, keys, moves):
+            return
+        if event.group == 0:
             for value in hashes:
                 self._join(owner.domain, scope, value)
+        self._place_sparse(publisher, owner, event)
+
+    # Blocks of sparse groups; see `streams.kernel.sparse_groups`
+
+    def _is_ruled(self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks) -> bool:
+        """Whether the event's blocks are kept: those of a group whose rule is known, as are those
+        of all groups that the engine needs.
+        """
+        if event.spec_kind not in NEEDED_SPEC_KINDS:
+            return False
+        owner.sparse_blocks = (owner.sparse_blocks or 0) + len(event.hashes) // 8
+        tier = tier_of(event.medium, shared=event.shared)
+        size = owner.stream.block_size
+        if tier != GPU_TIER:
+            is_kept = not owner.unruled and event.group in owner.rules and not event.left_out
+            return is_kept and not event.shared and event.block_size in (0, size)
+        known = owner.rules.get(event.group)
+        is_new = known is None and event.last_blocks > 0 and event.group <= GROUP_MAX
+        fits = (is_new or known == event.last_blocks) and event.block_size == size
+        if owner.unruled or not fits or event.left_out:
+            self._unrule(publisher, owner)
+            return False
+        if is_new:
+            key = RULES_MASK ^ event.group
+            if key in owner.entries:  # an engine has named a block so
+                self._unrule(publisher, owner)
+                return False
+            change = Change(key, event.last_blocks, owner.dp_rank, 0, Op.SET, 1)
+            self._change(publisher, owner, owner.scope(RULES), change)
+        return True
+
+    def _unrule(self, publisher: PublisherId, owner: _Publisher) -> None:
+        """A group that the engine needs has no known rule."""
+        owner.unruled = True
+        if owner.held[owner.scope(RULES)] and UNRULED_KEY not in owner.entries:
+            change = Change(UNRULED_KEY, UNRULED_KEY, owner.dp_rank, 0, Op.SET, 1)
+            self._change(publisher, owner, owner.scope(RULES), change)
+
+    def _store_sparse(
+        self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, keys: list[int]
+    ) -> None:
+        """A report names all blocks of a prefix, of which the group may have but the last ones: so
+        an event that may be one, and names what the group holds, says nothing of others.
+        """
+        tier = tier_of(event.medium, shared=event.shared)
+        named = list(zip(keys, _u64s(event.hashes), strict=True))
+        if event.reported or event.undecided:
+            entries = {key: owner.entries.get(key) for key in keys}
+            held = [
+                (key, value)
+                for key, value in named
+                if (one := entries[key]) is not None
+                and is_sparse(one.scope.lora_name)
+                and one.counts[tier]
+            ]
+            named = held or named
+        for key, value in named:
+            entry = owner.entries.get(key)
+            if entry is not None and is_sparse(entry.scope.lora_name):
+                place = entry.scope, entry.prefix
+            else:
+                place = self._sparse_place(publisher, owner, event.group, value)
+            self._hold(publisher, owner, event, key, *place)
+
+    def _sparse_place(
+        self, publisher: PublisherId, owner: _Publisher, group: int, value: int
+    ) -> tuple[PrefixScope, int]:
+        for one in owner.prefix_groups:
+            entry = owner.entries.get(engine_key(value, one))
+            if entry is not None and not is_hidden(entry.scope.lora_name):
+                scope = sparse_scope(entry.scope)
+                if scope is not None:
+                    return scope, engine_key(entry.prefix, group)
+                self._unrule(publisher, owner)
+        return owner.scope(UNPLACED), value
+
+    def _place_sparse(self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks) -> None:
+        """Full attention has been stored: it says which blocks those of its names are."""
+        unplaced = owner.scope(UNPLACED)
+        if not owner.held[unplaced]:
+            return
+        groups = owner.all_rules
+        for value in _u64s(event.hashes):
+            block = owner.entries.get(engine_key(value, event.group))
+            for group in groups:
+                key = engine_key(value, group)
+                entry = owner.entries.get(key)
+                is_waiting = entry is not None and (entry.scope, entry.prefix) == (unplaced, value)
+                if block is None or is_hidden(block.scope.lora_name):
+                    continue
+                if entry is None or not is_waiting:
+                    continue
+                scope = sparse_scope(block.scope)
+                if scope is None:
+                    self._unrule(publisher, owner)
+                    continue
+                held = [(tier, count) for tier, count in enumerate(entry.counts) if count]
+                place = scope, engine_key(block.prefix, group)
+                for (to, prefix), is_left in (((unplaced, value), True), (place, False)):
+                    for tier, count in held:
+                        holds = 0 if is_left else count
+                        change = Change(key, prefix, owner.dp_rank, tier, Op.SET, holds)
+                        self._change(publisher, owner, to, change)
+
+    def _refuse(
+        self,
+        publisher: PublisherId,
+        owner: _Publisher,
+        event: StoredBlocks,
+        keys: list[int],
+        refusal: str,
+    ) -> None:
+        """The blocks are not put where a prefix is found."""
+        is_skipped = refusal == "skipped_group"
+        if is_skipped and self._is_ruled(publisher, owner, event):
+            self._store_sparse(publisher, owner, event, keys)
+            return
+        self._counters[refusal] += len(keys)
+        if not is_skipped:
+            self._leave_out(publisher, owner, event, keys, REASONS[refusal])
+        elif event.group <= GROUP_MAX:
+            owner.skipped_groups.add(event.group)
 
     def _store_tokens(
         self,
@@ -933,7 +1112,8 @@ class ReferenceKernel:
                 change = Change(OVERFLOW_KEY, OVERFLOW_KEY, owner.dp_rank, 0, Op.SET, 1)
                 self._change(publisher, owner, scope, change)
             return
-        change = Change(OVERFLOWED_KEY, OVERFLOWED_KEY, owner.dp_rank, tier, Op.SET, count)
+        prefix = OVERFLOWED_KEY if entry is None else entry.prefix
+        change = Change(OVERFLOWED_KEY, prefix, owner.dp_rank, tier, Op.SET, count)
         # An engine may have named a block so.
         self._change(publisher, owner, scope if entry is None else entry.scope, change)
 
@@ -1153,26 +1333,26 @@ class ReferenceKernel:
         self,
         scope: PrefixScope,
         tokens: bytes,
-        first_key: bytes,
+        keys: Sequence[bytes],
         instance_id: str | None,
         /,
     ) -> list[InstanceMatch]:
-        matches = self._match(scope, self._prefixes(scope, tokens, first_key), instance_id)
-        if not self._has_pairs(scope, tokens, first_key):
+        matches = self._match(scope, self._prefixes(scope, tokens, keys), instance_id)
+        if not self._has_pairs(scope, tokens, keys):
             return matches
-        paired = self._prefixes(scope, tokens, first_key, pairs=True)
+        paired = self._prefixes(scope, tokens, keys, pairs=True)
         return list(map(further, matches, self._match(scope, paired, instance_id)))
 
     def _prefixes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, *, pairs: bool = False
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], *, pairs: bool = False
     ) -> Iterator[int]:
         size = PrefixScope(*scope).block_size
-        return prefix_hashes(tokens, size, seed=self.seed, first_key=first_key, pairs=pairs)
+        return prefix_hashes(tokens, size, seed=self.seed, keys=keys, pairs=pairs)
 
-    def _has_pairs(self, scope: PrefixScope, tokens: bytes, first_key: bytes) -> bool:
+    def _has_pairs(self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes]) -> bool:
         """Whether somebody holds the prompt's first block as one of pairs."""
         known = self._scopes.get(PrefixScope(*scope))
-        first = next(self._prefixes(scope, tokens, first_key, pairs=True), None)
+        first = next(self._prefixes(scope, tokens, keys, pairs=True), None)
         return known is not None and first in known.blocks
 
     @_locked
@@ -1180,6 +1360,13 @@ class ReferenceKernel:
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[InstanceMatch]:
         return self._match(scope, iter(_u64s(hashes)), instance_id)
+
+    @_locked
+    def limiting_groups(
+        self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
+    ) -> list[tuple[str, int]]:
+        found = self._limited(scope, iter(_u64s(hashes)), instance_id)
+        return [(match.instance_id, group) for match, group in found if group is not None]
 
     @_locked
     def query_by_engine_hash(
@@ -1217,6 +1404,12 @@ class ReferenceKernel:
     def _match(
         self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
     ) -> list[InstanceMatch]:
+        return [match for match, _ in self._limited(scope, prefixes, instance_id)]
+
+    def _limited(
+        self, scope: PrefixScope, prefixes: Iterator[int], instance_id: str | None
+    ) -> list[tuple[InstanceMatch, int | None]]:
+        """Each match, and the sparse group that has cut it."""
         scope = PrefixScope(*scope)
         participants = self._participants(scope)
         if instance_id is not None:
@@ -1226,18 +1419,49 @@ class ReferenceKernel:
             return []
         blocks = self._scopes[scope].blocks if scope in self._scopes else {}
         held: list[set[Holder]] = []
+        walked: list[int] = []
         for prefix in prefixes:
             holders = blocks.get(prefix)
             if not holders:
                 break
             held.append(set(holders))
-        matches = []
+            walked.append(prefix)
+        matches: list[tuple[InstanceMatch, int | None]] = []
         for instance, ranks in sorted(participants.items()):
             owners = [self._publishers[one] for one in ranks.values()]
             is_sharded = any(one.is_shard and one.takes_part(scope) for one in owners)
             match = match_shards if is_sharded else match_instance
-            matches.append(match(instance, ranks, self._publishers, held, scope.block_size))
+            found = match(instance, ranks, self._publishers, held, scope.block_size)
+            sparse = self._sparse_ranks(scope, ranks, walked)
+            if sparse:
+                size = scope.block_size
+                matches.append(limited(found, sparse, size, is_sharded=is_sharded))
+            else:
+                matches.append((found, None))
         return matches
+
+    def _sparse_ranks(
+        self, scope: PrefixScope, ranks: dict[int, PublisherId], prefixes: list[int]
+    ) -> dict[int, SparseRank]:
+        """Those of an instance that have sparse groups; none where one has some without a rule."""
+        found: dict[int, SparseRank] = {}
+        beside = sparse_scope(scope)
+        known = self._scopes.get(beside) if beside is not None else None
+        blocks = known.blocks if known is not None else {}
+        for dp_rank, publisher in ranks.items():
+            owner = self._publishers[publisher]
+            if owner.has_unruled:
+                return {}
+            if rules := owner.rules:
+
+                def holds(
+                    medium: int, group: int, place: int, one: PublisherId = publisher
+                ) -> bool:
+                    holders = blocks.get(engine_key(prefixes[place], group))
+                    return holders is not None and (one, medium) in holders
+
+                found[dp_rank] = SparseRank(rules, holds)
+        return found
 
     def _participants(self, scope: PrefixScope) -> dict[str, dict[int, PublisherId]]:
         found: defaultdict[str, dict[int, PublisherId]] = defaultdict(dict)
@@ -1267,19 +1491,19 @@ class ReferenceKernel:
 
     @_locked
     def prefix_hashes(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, most: int, /
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], most: int, /
     ) -> bytes:
         known = self._scopes.get(PrefixScope(*scope))
-        first = next(self._prefixes(scope, tokens, first_key), None)
+        first = next(self._prefixes(scope, tokens, keys), None)
         is_plain = known is not None and first in known.blocks
-        pairs = not is_plain and self._has_pairs(scope, tokens, first_key)
-        hashes = self._prefixes(scope, tokens, first_key, pairs=pairs)
+        pairs = not is_plain and self._has_pairs(scope, tokens, keys)
+        hashes = self._prefixes(scope, tokens, keys, pairs=pairs)
         return _packed(islice(hashes, most))
 
     def hash_blocks(
-        self, tokens: bytes, block_size: int, first_key: bytes, pairs: bool, /
+        self, tokens: bytes, block_size: int, keys: Sequence[bytes], pairs: bool, /
     ) -> bytes:
-        hashes = prefix_hashes(tokens, block_size, seed=self.seed, first_key=first_key, pairs=pairs)
+        hashes = prefix_hashes(tokens, block_size, seed=self.seed, keys=keys, pairs=pairs)
         return _packed(hashes)
 
     def chain_hashes(self, token_hashes: bytes, /) -> bytes:
@@ -1361,7 +1585,10 @@ class ReferenceKernel:
     def stats(self) -> dict[str, int]:
         keys = [entry for owner in self._publishers.values() for entry in owner.entries.values()]
         entries = sum(1 for entry in keys for count in entry.counts if count)
-        entries -= sum(owner.groups + owner.aliases for owner in self._publishers.values())
+        entries -= sum(
+            owner.groups + owner.aliases + owner.held[owner.scope(RULES)]
+            for owner in self._publishers.values()
+        )
         blocks = [
             holders
             for key, scope in self._scopes.items()
@@ -1401,14 +1628,6 @@ def _packed(hashes: Iterable[int]) -> bytes:
 
 def _u64s(encoded: bytes) -> list[int]:
     return [int.from_bytes(encoded[i : i + 8], "little") for i in range(0, len(encoded) - 7, 8)]
-
-
-def _skip_group(owner: _Publisher, event: StoredBlocks, blocks: int) -> None:
-    """What is known of a group that forms no prefix."""
-    if event.group <= GROUP_MAX:
-        owner.skipped_groups.add(event.group)
-    if event.spec_kind in NEEDED_SPEC_KINDS:
-        owner.sparse_blocks = (owner.sparse_blocks or 0) + blocks
 
 
 def _shows_group(event: StoredBlocks, refusal: str | None) -> bool:

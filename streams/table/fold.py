@@ -274,6 +274,7 @@ class Fold:
         state.begun = state.heard = None
         state.other_ranks, state.window, state.base_group = (), None, False
         state.sparse_blocks = state.tiers_unheard = None
+        state.by_rule = state.forms_prefixes = False
         state.unheld_removed, state.lender_gone = 0, None
         is_unsure = POOL_REMOVED in left_out  # and stays so, whatever becomes of this publisher
         state.media = media_of_next(state.media) | (POOL_CLEARED if is_unsure else 0)
@@ -296,6 +297,8 @@ class Fold:
         cleared = self.kernel.apply(handle, events, state.sequence)
         state.base_group = self.kernel.has_base_group(handle)
         state.sparse_blocks = self.kernel.sparse_blocks(handle)
+        state.by_rule = self.kernel.by_rule(handle)
+        state.forms_prefixes = self.kernel.forms_prefixes(handle)
         state.unheld_removed = self.kernel.unheld_removed(handle)
         self._note_left_out(publisher, state, record.bridge_time)
         self._note_joined(publisher, record.bridge_time)
@@ -557,8 +560,10 @@ class Fold:
             media = media_continued(before.media) | (POOL_CLEARED if is_unsure else 0)
             sparse_blocks = None if before.sparse_blocks is None else 0
             if sparse_blocks is not None:
-                self.kernel.set_sparse_blocks(self._handle(publisher), sparse_blocks)
-            self._put(publisher, PublisherState(media=media, sparse_blocks=sparse_blocks))
+                handle = self._handle(publisher)
+                self.kernel.set_sparse_blocks(handle, sparse_blocks, before.by_rule)
+            state = PublisherState(media=media, sparse_blocks=sparse_blocks, by_rule=before.by_rule)
+            self._put(publisher, state)
 
     def _forget(self, offset: Offset, publisher: PublisherKey) -> None:
         if offset < self.unproven.before:
@@ -633,7 +638,7 @@ class Fold:
             if state.base_group:
                 self.kernel.set_base_group(handle)
             if state.sparse_blocks is not None:
-                self.kernel.set_sparse_blocks(handle, state.sparse_blocks)
+                self.kernel.set_sparse_blocks(handle, state.sparse_blocks, state.by_rule)
             self.kernel.set_unheld_removed(handle, state.unheld_removed)
             self._put(publisher, state)
         for publisher, registered in registrations.items():

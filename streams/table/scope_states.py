@@ -205,7 +205,7 @@ class ScopeStates:
             below = Doubt.CHUNKS_UNKNOWN
         elif state.media & REUSES_IN_PART:
             below = Doubt.PARTIAL_REUSE
-        elif state.sparse_blocks is not None:
+        elif state.is_attention_only:
             below = Doubt.ATTENTION_ONLY
         elif state.contradicts_itself:
             below = Doubt.UNHELD_REMOVED

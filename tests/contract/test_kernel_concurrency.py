@@ -142,7 +142,7 @@ def writes(seed: int) -> Iterator[Write]:
 def read_matches(kernel: Kernel) -> None:
     tokens = prompt_tokens(PROMPT)
     for lora_name in LORA_NAMES:
-        matches = kernel.query(scope_of(lora_name), tokens, b"", None)
+        matches = kernel.query(scope_of(lora_name), tokens, (), None)
         names = [match.instance_id for match in matches]
         assert names == sorted(set(names))
         for match in matches:
@@ -158,10 +158,10 @@ def read_matches(kernel: Kernel) -> None:
 
 def read_one_instance(kernel: Kernel) -> None:
     for instance in ("a0", "b1", "absent"):
-        for match in kernel.query(scope_of(""), prompt_tokens(PROMPT), b"", instance):
+        for match in kernel.query(scope_of(""), prompt_tokens(PROMPT), (), instance):
             assert match.instance_id == instance
     assert all(match.longest == 0 for match in kernel.query_by_hash(scope_of(""), b"", None))
-    assert kernel.query(scope_of("absent"), b"", b"", None) == []
+    assert kernel.query(scope_of("absent"), b"", (), None) == []
 
 
 def read_sizes(kernel: Kernel) -> None:
@@ -240,7 +240,7 @@ def run_beside(kernel: Kernel, reads: list[Read], written: Iterator[Write]) -> l
 
 def everything(kernel: Kernel) -> list[object]:
     tokens = prompt_tokens(PROMPT)
-    answers = [kernel.query(scope_of(name), tokens, b"", None) for name in LORA_NAMES]
+    answers = [kernel.query(scope_of(name), tokens, (), None) for name in LORA_NAMES]
     stats = kernel.stats()
     del stats["memory_bytes"]
     return [kernel.contexts(), kernel.scopes(), kernel.counters(), stats, answers, _take(kernel)]
@@ -274,7 +274,7 @@ def test_a_query_beside_a_writer_sees_one_state(kernel: Kernel) -> None:
     remove: list[BlockEvent] = [RemovedBlocks(sequence=1, hashes=hashes)]
 
     def read(kernel: Kernel) -> None:
-        for match in kernel.query(scope_of(""), tokens, b"", None):
+        for match in kernel.query(scope_of(""), tokens, (), None):
             [rank] = match.ranks
             assert match.longest <= len(prompt) * BLOCK_SIZE
             assert {match.longest, match.gpu, rank.matched, rank.gpu_walk} == {match.longest}

@@ -1,5 +1,6 @@
 """What every kernel does with events: who holds what, under which counts, and what is left out."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -62,14 +63,16 @@ class Bench:
     def remove(self, publisher: PublisherId, hashes: bytes, medium: Medium = Medium.GPU) -> None:
         self.apply(publisher, RemovedBlocks(sequence=1, hashes=hashes, medium=medium))
 
-    def ask(self, prompt: Prompt, scope: PrefixScope = SCOPE, key: bytes = b"") -> dict[str, int]:
+    def ask(
+        self, prompt: Prompt, scope: PrefixScope = SCOPE, keys: Sequence[bytes] = ()
+    ) -> dict[str, int]:
         """Longest match of each instance, in blocks."""
-        answer = self.kernel.query(scope, prompt_tokens(prompt), key, None)
+        answer = self.kernel.query(scope, prompt_tokens(prompt), keys, None)
         return {match.instance_id: match.longest // BLOCK_SIZE for match in answer}
 
     def ranks(self, prompt: Prompt) -> dict[tuple[str, int], tuple[int, int, int, int]]:
         """(matched, gpu, cpu, disk walk) of each rank, in blocks."""
-        answer = self.kernel.query(SCOPE, prompt_tokens(prompt), b"", None)
+        answer = self.kernel.query(SCOPE, prompt_tokens(prompt), (), None)
         found = {}
         for match in answer:
             for rank, *depths in match.ranks:
@@ -116,7 +119,7 @@ def test_prefix_hashes_are_chained_xxh3_with_the_seed(bench: Bench) -> None:
     assert context == context_of("", "a")
     assert [change.prefix for change in decode_changes(changes)] == prefixes
     answer = bench.kernel.query_by_hash(SCOPE, u64s(prefixes), None)
-    assert answer == bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    assert answer == bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert answer[0].longest == 3 * BLOCK_SIZE
 
 
@@ -217,7 +220,7 @@ def test_media_are_told_apart(bench: Bench) -> None:
     bench.store(publisher, ABC, medium=Medium.DISK)
     bench.store(publisher, (0, 1), medium=Medium.CPU)
     bench.store(publisher, (0,))
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert match[1:5] == (3 * BLOCK_SIZE, BLOCK_SIZE, 2 * BLOCK_SIZE, 3 * BLOCK_SIZE)
 
 
@@ -237,7 +240,7 @@ def test_shards_of_an_instance_have_what_all_of_them_have(bench: Bench) -> None:
         bench.store(one, (0, 1), medium=Medium.DISK)
     assert bench.ask(ABC) == {"a": 3}
     bench.remove(second, prompt_hashes(ABC)[8:], medium=Medium.CPU)
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert match[1:5] == (2 * BLOCK_SIZE, 0, BLOCK_SIZE, 2 * BLOCK_SIZE)
     assert bench.ranks(ABC) == {("a", 0): (2, 0, 2, 2), ("a", 1): (2, 0, 1, 2)}
     bench.kernel.clear(second)
@@ -303,18 +306,18 @@ def test_nobody_is_credited_with_what_another_one_stored_below_a_common_prefix(
 
 def test_a_partial_block_does_not_count(bench: Bench) -> None:
     bench.store(bench.publisher(), ABC)
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC)[:-4], b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC)[:-4], (), None)
     assert match.longest == 2 * BLOCK_SIZE
-    [match] = bench.kernel.query(SCOPE, b"", b"", None)
+    [match] = bench.kernel.query(SCOPE, b"", (), None)
     assert match.longest == 0
 
 
 def test_an_instance_can_be_asked_alone(bench: Bench) -> None:
     for instance in ("a", "b"):
         bench.store(bench.publisher(instance), ABC)
-    everyone = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
-    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", "b") == everyone[1:]
-    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", "c") == []
+    everyone = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
+    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), (), "b") == everyone[1:]
+    assert bench.kernel.query(SCOPE, prompt_tokens(ABC), (), "c") == []
 
 
 def test_a_registered_rank_is_part_of_answers_without_blocks(bench: Bench) -> None:
@@ -375,7 +378,7 @@ def test_a_placeholder_brings_a_known_block_to_another_medium(bench: Bench) -> N
     publisher = bench.publisher()
     bench.store(publisher, (0, 1))
     bench.store(publisher, ABC, tokens=b"", block_size=0, medium=Medium.CPU)
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert (match.gpu, match.cpu) == (2 * BLOCK_SIZE, 2 * BLOCK_SIZE)
     assert bench.counted() == {"stored": 4, "unresolved": 1}
 
@@ -394,7 +397,7 @@ def test_a_block_known_by_its_name_is_where_that_was_said_once_it_is_stored(benc
     assert bench.ask(ABC) == {}
     bench.apply(publisher, stored((0, 1), sequence=4))
     assert bench.kernel.left_out(publisher) == [("unresolved", 2)]
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert (match.gpu, match.cpu, match.disk) == (2 * BLOCK_SIZE,) * 3
     bench.store(publisher, ABC, start=2)
     assert bench.kernel.left_out(publisher) == []
@@ -402,10 +405,10 @@ def test_a_block_known_by_its_name_is_where_that_was_said_once_it_is_stored(benc
         first = prompt_hashes((0,))
         gone = RemovedBlocks(sequence=4 + times, hashes=first, medium=Medium.CPU)
         bench.apply(publisher, gone)
-        [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+        [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
         assert (match.gpu, match.cpu, match.disk) == (3 * BLOCK_SIZE, cpu, 3 * BLOCK_SIZE)
     bench.apply(publisher, RemovedBlocks(sequence=7, hashes=prompt_hashes(ABC)))
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert (match.gpu, match.disk) == (0, 3 * BLOCK_SIZE)
 
 
@@ -417,7 +420,7 @@ def test_a_placeholder_of_a_group_is_of_that_groups_block(bench: Bench, group: i
     assert bench.counted() == {"stored": 3, "unresolved": 3}
     bench.apply(publisher, placeholder(ABC, group=group))
     assert bench.counted() == {"stored": 6, "unresolved": 3}
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert (match.gpu, match.cpu) == (3 * BLOCK_SIZE, 3 * BLOCK_SIZE)
 
 
@@ -471,7 +474,7 @@ def test_a_block_that_one_batch_removes_and_announces_again_has_moved(bench: Ben
     again = [placeholder(ABC, 2), placeholder(ABC, 2, lora_name="adapter")]
     bench.apply(publisher, *removed, *again)
     for scope in (SCOPE, scope_of("adapter")):
-        [match] = bench.kernel.query(scope, prompt_tokens(ABC), b"", None)
+        [match] = bench.kernel.query(scope, prompt_tokens(ABC), (), None)
         assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
     assert bench.counted() == {"stored": 12, "removed": 6}
     bench.store(publisher, (0, 1, 2, 3), start=3)
@@ -483,7 +486,7 @@ def test_a_block_of_a_group_has_moved_within_that_group(bench: Bench) -> None:
     bench.store(publisher, ABC, group=1)
     removed = RemovedBlocks(sequence=2, hashes=prompt_hashes(ABC), group=1)
     bench.apply(publisher, removed, placeholder(ABC, 2), placeholder(ABC, 2, group=1))
-    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert (match.gpu, match.cpu) == (0, 3 * BLOCK_SIZE)
     assert bench.counted() == {"stored": 6, "removed": 3, "unresolved": 3}
 
@@ -513,7 +516,7 @@ def test_a_block_that_is_held_under_the_key_wins_over_one_that_was_removed(bench
     removed = RemovedBlocks(sequence=2, hashes=prompt_hashes((0,)))
     other = stored((1,), sequence=2, hashes=prompt_hashes((0,)))
     bench.apply(publisher, removed, other, placeholder((0,), 2))
-    [match] = bench.kernel.query(SCOPE, prompt_tokens((1,)), b"", None)
+    [match] = bench.kernel.query(SCOPE, prompt_tokens((1,)), (), None)
     assert (match.gpu, match.cpu) == (BLOCK_SIZE, BLOCK_SIZE)
     assert bench.ask((0,)) == {"a": 0}
 
@@ -637,7 +640,7 @@ def test_a_salt_separates_prompts_from_the_first_block_on(bench: Bench) -> None:
     salt = extra_key(["salt"])
     bench.store(bench.publisher(), ABC, extra_keys=(salt, b"", b""))
     assert bench.ask(ABC) == {"a": 0}
-    assert bench.ask(ABC, key=salt) == {"a": 3}
+    assert bench.ask(ABC, keys=[salt]) == {"a": 3}
 
 
 def test_long_keys_enter_the_hash_whole(bench: Bench) -> None:

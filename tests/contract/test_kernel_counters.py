@@ -9,10 +9,10 @@ import xxhash
 from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import Medium, StreamKey
 from schemas.limits import HOLD_COUNT_MAX
+from streams.bounds import GROUP_MAX
 from streams.kernel import Kernel
 from streams.kernel.changes import Change, Op
 from streams.kernel.interface import COUNTERS, PublisherId
-from streams.kernel.reference import GROUP_MAX
 from tests.contract.kernels import BOTH, kernel_of
 from tests.strategies import (
     BLOCK_SIZE,
@@ -271,7 +271,7 @@ def test_counters_stay_with_the_process(kernel: Kernel) -> None:
     kernel.take_changes()
     before = kernel.counters()
     kernel.load(context_of("", "a"), Change(1, 2, 0, 0, Op.SET, 1).encode())
-    kernel.query(SCOPE, prompt_tokens(ABC), b"", None)
+    kernel.query(SCOPE, prompt_tokens(ABC), (), None)
     assert kernel.counters() == before
     # What was folded before is skipped, and not counted again.
     kernel.apply(opened(kernel), encode_events([stored(), removed()]), 1)

@@ -161,7 +161,7 @@ def test_hashes_of_tokens_become_prefix_hashes(kernel: Kernel) -> None:
     prefixes = u64s(list(prefix_hashes(tokens, BLOCK_SIZE, seed=SEED)))
     singles = [tokens[start : start + 8] for start in range(0, len(tokens), 8)]
     locals_ = b"".join(
-        kernel.prefix_hashes(PrefixScope("t", "m", "", BLOCK_SIZE, ""), one, b"", 1)
+        kernel.prefix_hashes(PrefixScope("t", "m", "", BLOCK_SIZE, ""), one, (), 1)
         for one in singles
     )
     assert kernel.chain_hashes(locals_) == prefixes

@@ -8,10 +8,11 @@ import pytest
 
 from schemas.events import SPARSE_SPEC_KINDS, ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import GROUPS_DIFFER, Medium
+from streams.bounds import GROUP_MAX
 from streams.kernel import open_kernel
 from streams.kernel.changes import engine_key
 from streams.kernel.interface import PublisherId
-from streams.kernel.reference import GROUP_MAX, GROUPS_MASK
+from streams.kernel.reference import GROUPS_MASK
 from tests.contract.kernels import ALL, kernel_of
 from tests.contract.test_kernel_contract import ABC, SEED, Bench, placeholder
 from tests.strategies import BLOCK_SIZE, prompt_hashes, scope_of, u64s
@@ -180,7 +181,7 @@ def test_an_event_without_blocks_tells_of_a_group(bench: Bench) -> None:
 
 def test_what_was_counted_before_counts_on(bench: Bench) -> None:
     publisher = bench.publisher()
-    bench.kernel.set_sparse_blocks(publisher, 2**40)
+    bench.kernel.set_sparse_blocks(publisher, 2**40, False)
     bench.store(publisher, ABC, spec_kind="mamba")
     assert bench.kernel.sparse_blocks(publisher) == 2**40 + 3
 

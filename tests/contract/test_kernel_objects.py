@@ -55,7 +55,7 @@ class Pooled:
 
     def ask(self, prompt: Prompt = ABC, lora_name: str = "") -> dict[str, InstanceMatch]:
         scope = SCOPE._replace(lora_name=lora_name)
-        answer = self.kernel.query(scope, prompt_tokens(prompt), b"", None)
+        answer = self.kernel.query(scope, prompt_tokens(prompt), (), None)
         return {match.instance_id: match for match in answer}
 
     def longest(self, prompt: Prompt = ABC, lora_name: str = "") -> dict[str, int]:

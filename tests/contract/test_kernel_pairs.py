@@ -81,7 +81,9 @@ def remove(kernel: Kernel, of: PublisherId, *hashes: int) -> None:
 
 def ask(kernel: Kernel, tokens: Sequence[int], salt: bytes = b"", size: int = 16) -> dict[str, int]:
     scope = SCOPE._replace(block_size=size)
-    return {one.instance_id: one.longest for one in kernel.query(scope, u32s(tokens), salt, None)}
+    return {
+        one.instance_id: one.longest for one in kernel.query(scope, u32s(tokens), (salt,), None)
+    }
 
 
 def test_a_page_counts_with_its_last_pair_alone(kernel: Kernel) -> None:
@@ -102,9 +104,9 @@ def test_tiers_are_told_apart(kernel: Kernel) -> None:
     of = publisher(kernel)
     store(kernel, of, PROMPT[:17])
     store(kernel, of, PROMPT[:33], first=1, medium=Medium.CPU)
-    (found,) = kernel.query(SCOPE, u32s([*PROMPT[:32], 5]), b"", None)
+    (found,) = kernel.query(SCOPE, u32s([*PROMPT[:32], 5]), (), None)
     assert (found.longest, found.gpu, found.cpu) == (16, 16, 0)
-    (found,) = kernel.query(SCOPE, u32s(PROMPT[:33]), b"", None)
+    (found,) = kernel.query(SCOPE, u32s(PROMPT[:33]), (), None)
     assert [rank[1:] for rank in found.ranks] == [(32, 16, 32, 32)]
 
 
@@ -129,22 +131,22 @@ def test_engines_with_pairs_and_without_have_one_answer(kernel: Kernel) -> None:
     store(kernel, publisher(kernel, "b"), PROMPT[:32], pairs=False)
     store(kernel, publisher(kernel, "b", dp_rank=1), PROMPT[:16], pairs=False)
     assert ask(kernel, PROMPT) == {"a": 64, "b": 32}
-    (found,) = kernel.query(SCOPE, u32s(PROMPT), b"", "a")
+    (found,) = kernel.query(SCOPE, u32s(PROMPT), (), "a")
     assert found.longest == 64
-    found = kernel.query(SCOPE, u32s(PROMPT), b"", None)[1]
+    found = kernel.query(SCOPE, u32s(PROMPT), (), None)[1]
     assert [(one.dp_rank, one.matched) for one in found.ranks] == [(0, 32), (1, 16)]
 
 
 def test_the_hashes_of_a_prompt_are_those_by_which_it_is_held(kernel: Kernel) -> None:
     def found() -> dict[str, int]:
-        hashes = kernel.prefix_hashes(SCOPE, u32s(PROMPT), b"", 9)
+        hashes = kernel.prefix_hashes(SCOPE, u32s(PROMPT), (), 9)
         return {one.instance_id: one.longest for one in kernel.query_by_hash(SCOPE, hashes, None)}
 
     of = publisher(kernel)
-    assert len(kernel.prefix_hashes(SCOPE, u32s(PROMPT), b"", 9)) == 4 * 8
+    assert len(kernel.prefix_hashes(SCOPE, u32s(PROMPT), (), 9)) == 4 * 8
     store(kernel, of, PROMPT)
     assert found() == {"a": 64}
-    assert len(kernel.prefix_hashes(SCOPE, u32s(PROMPT), b"", 3)) == 3 * 8
+    assert len(kernel.prefix_hashes(SCOPE, u32s(PROMPT), (), 3)) == 3 * 8
     store(kernel, publisher(kernel, "b"), PROMPT[:32], pairs=False)
     assert found() == {"a": 0, "b": 32}, "no list has both: plain blocks come first"
 
@@ -152,11 +154,11 @@ def test_the_hashes_of_a_prompt_are_those_by_which_it_is_held(kernel: Kernel) ->
 @pytest.mark.parametrize("pairs", [False, True])
 def test_a_prompt_is_hashed_either_way_whatever_is_held(kernel: Kernel, pairs: bool) -> None:
     store(kernel, publisher(kernel), PROMPT, pairs=not pairs)
-    key = extra_key(["s"])
+    keys = (extra_key(["s"]), b"", extra_key([["image", 3]]))
     for tokens in (PROMPT, PROMPT[:64], PROMPT[:15], [], list(range(70_000))):
-        hashes = prefix_hashes(u32s(tokens), 16, seed=kernel.seed, first_key=key, pairs=pairs)
-        assert kernel.hash_blocks(u32s(tokens), 16, key, pairs) == u64s(list(hashes))
-    assert kernel.hash_blocks(u32s(PROMPT), 2**62, b"", pairs) == b"", "no block is so long"
+        hashes = prefix_hashes(u32s(tokens), 16, seed=kernel.seed, keys=keys, pairs=pairs)
+        assert kernel.hash_blocks(u32s(tokens), 16, keys, pairs) == u64s(list(hashes))
+    assert kernel.hash_blocks(u32s(PROMPT), 2**62, (), pairs) == b"", "no block is so long"
 
 
 @pytest.mark.parametrize("pairs", [False, True])
@@ -170,10 +172,10 @@ def test_both_kernels_answer_alike(pairs: bool) -> None:
             store(one, publisher(one, "b"), PROMPT[:48], pairs=False)
     for length in range(len(PROMPT) + 2):
         tokens = u32s([*PROMPT, 5][:length])
-        answers = [one.query(SCOPE, tokens, b"", None) for one in both]
+        answers = [one.query(SCOPE, tokens, (), None) for one in both]
         assert answers[0] == answers[1]
-        hashes = [one.prefix_hashes(SCOPE, tokens, b"", 9) for one in both]
+        hashes = [one.prefix_hashes(SCOPE, tokens, (), 9) for one in both]
         assert hashes[0] == hashes[1]
-        hashed = [one.hash_blocks(tokens, 16, b"k", pairs) for one in both]
+        hashed = [one.hash_blocks(tokens, 16, (b"k", b"", b"i"), pairs) for one in both]
         assert hashed[0] == hashed[1]
     assert both[0].contexts() == both[1].contexts()

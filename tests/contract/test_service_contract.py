@@ -99,6 +99,28 @@ def test_text_finds_what_its_tokens_find_and_an_engine_makes_them(
         assert (status, answer["reason"]) == (503, "tokens_engine_silent")
 
 
+def test_images_adapters_and_salts_are_found_by_what_queries_say_of_them(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    tenant.connect(publisher)
+    rows = [("sql", "blue"), ("sql", ("a3f1", 4)), ("sql", ("a3f1", -12)), ("sql",)]
+    stored = msgspec.structs.replace(chain(1, TOKENS), lora_name="sql", extra_keys=rows)
+    publisher.publish([stored, chain(11, TOKENS[:32])])
+    tenant.await_longest(TOKENS, 32)
+    image = {"hash": "a3f1", "offset": 20, "length": 20}
+    named = {"lora_name": "sql", "cache_salt": "blue"}
+    tenant.await_longest(TOKENS, 64, media=[image], **named)
+    assert tenant.longest(TOKENS, media=[image]) == 16
+    assert tenant.longest(TOKENS, media=[image | {"hash": "b7d2"}], **named) == 16
+    assert tenant.longest(TOKENS, **named) == 16
+    assert tenant.longest(TOKENS, extra_keys=rows) == 64
+    body = {"model": "m", "block_size": 16, "token_ids": TOKENS, "tenant_id": tenant.tenant_id}
+    status, routed = tenant.api.post("/route", body | {"extra_keys": rows, "reserve": False})
+    assert (status, routed["prefill"]["cached_tokens"]) == (200, 64)
+    status, routed = tenant.api.post("/route", body | {"media": [], "reserve": False})
+    assert (status, routed["prefill"]["cached_tokens"]) == (200, 32)
+
+
 class _SaltedArrays:
     """An SGLang engine's encoder: its events are arrays, whose eighth element has the salt."""
 
@@ -345,11 +367,35 @@ def test_what_is_announced_and_cannot_be_used_is_told_until_it_is_gone(
     assert tenant.services()[0]["LeftOut"] == {}
 
 
-@pytest.mark.parametrize("kind", ["mamba", "sliding_window"])
+@pytest.mark.both_forms
+def test_of_a_hybrid_model_counts_what_it_can_use_and_the_group_that_ended_it_is_named(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    """As in vllm#45238: it has all blocks of attention, and the state of one place alone."""
+    tenant.connect(publisher, kv_offloading="none")
+    publisher.publish([chain(1, TOKENS)])
+    tenant.await_longest(TOKENS, 64)
+    state = msgspec.structs.replace(chain(1, TOKENS), block_hashes=[3], group_idx=1)
+    publisher.publish([msgspec.structs.replace(state, kv_cache_spec_kind="mamba")])
+    tenant.await_longest(TOKENS, 48)
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
+    asked = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id, "token_ids": TOKENS}
+    found = tenant.api.post("/query?detail=1", asked)[1][tenant.tenant_id]["a"]
+    assert (found["longest_matched"], found["ended_by_group"]) == (48, 1)
+    asked["token_ids"] = TOKENS[:48]
+    found = tenant.api.post("/query?detail=1", asked)[1][tenant.tenant_id]["a"]
+    assert (found["longest_matched"], found["ended_by_group"]) == (48, None)
+    publisher.publish([BlockRemoved(block_hashes=[3], group_idx=1)])
+    tenant.await_longest(TOKENS, 0)
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
+    assert tenant.services()[0]["LeftOut"] == {}
+
+
+@pytest.mark.parametrize("kind", ["chunked_local_attention", "sliding_window"])
 def test_what_a_hybrid_model_can_reuse_is_said_to_be_of_its_attention_only(
     tenant: Tenant, publisher: Publisher, kind: str
 ) -> None:
-    """As in vllm#45238: it has all blocks of attention, and the state of one place alone."""
+    """Of chunks no event says how long they are, and of this window neither."""
     tenant.connect(publisher)
     publisher.publish([chain(1, TOKENS)])
     tenant.await_longest(TOKENS, 64)

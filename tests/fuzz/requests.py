@@ -15,6 +15,16 @@ _QUERY: Final = {
     "cache_salt": "s",
     "instance_id": "keeping",
 }
+_KEYS: Final[tuple[dict[str, object], ...]] = (
+    {"extra_keys": [["s", ["a3f1", 2]], [["a3f1", -14]]]},
+    {"media": [{"hash": "a3f1", "offset": 2, "length": 20}]},
+    {
+        "features": {
+            "mm_hashes": {"image": ["a3f1"]},
+            "mm_placeholders": {"image": [{"offset": 2, "length": 20}]},
+        }
+    },
+)
 _HASHES: Final = {"model": "m", "block_size": 16, "seq_hashes": [1, 2**64 - 1, 3]}
 _REGISTER: Final = {
     "endpoint": "tcp://127.0.0.1:1",
@@ -35,6 +45,7 @@ _UNREGISTER: Final = {
 }
 _BODIES: Final = (
     *[("/query", Base(_QUERY))] * 8,
+    *[("/query", Base(_QUERY | keys)) for keys in _KEYS],
     *[("/query_by_hash", Base(_HASHES))] * 4,
     *[("/register", Base(_REGISTER)), ("/unregister", Base(_UNREGISTER))] * 2,
 )

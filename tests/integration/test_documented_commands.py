@@ -163,7 +163,7 @@ class Reader:
         """The command with what is here in the place of what a reader has otherwise."""
         url = self.world.service.base_url
         engine = self.world.engines[0]
-        ports = iter(free_ports(6))
+        ports = iter(free_ports(7))
         for printed, here in (
             ("http://127.0.0.1:13333", url),
             ("http://10.0.0.2:13333", url),
@@ -171,6 +171,7 @@ class Reader:
             ("/backups/", f"{self.directory}/backups-"),
             ("10.0.0.9:50051", "0.0.0.0:0"),
             ("--lmcache 0.0.0.0", f"--lmcache 127.0.0.1:{next(ports)},{next(ports)},{next(ports)}"),
+            ("coordinator=0.0.0.0", f"coordinator=127.0.0.1:{next(ports)}"),
             ("0:592", self.world.position if self.kafka is None else ""),
             ("2026-11-24T21:00:00Z", f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"),
             ("collector:4318", "127.0.0.1:9"),

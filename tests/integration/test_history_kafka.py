@@ -268,3 +268,7 @@ def test_explain_names_the_record_and_its_partition(
             held,
             len(load.prompt(7)),
         ), f"seed {seed}"
+        partition = told["position"].split(":")[0]
+        assert partition in {"0", "1", "2"}
+        changes = (told["ended_by"] or {"changes": []})["changes"]
+        assert {change["position"].split(":")[0] for change in changes} <= {partition}, told

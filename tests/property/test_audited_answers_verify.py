@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 
 from logs.embedded import EmbeddedLog
 from query_api.http.audit import AnswerAudit, SteppedAnswer
+from query_api.http.requests.block_keys import NO_KEYS, BlockKeys
 from query_api.http.requests.queries import Query, answer_hash_query, answer_query
 from schemas.answer_records import encode_answers
 from schemas.answer_states import AnswerState
 from schemas.codec import decode_answers
 from schemas.identities import Offset
+from schemas.media import MediaItem
 from streams.audit.log import ANSWERS
 from streams.audit.queue import open_audit_queue
 from streams.audit.verification import AnswersVerification, VerificationResult
@@ -41,6 +43,7 @@ from tests.property.test_recovery_equals_never_crashing import (
 pytestmark = pytest.mark.timeout(600)
 
 SEED = 1337
+IMAGE = BlockKeys(media=[MediaItem("a3f1", 5, 2)])
 
 
 @st.composite
@@ -54,6 +57,7 @@ def queries(draw: st.DrawFn) -> Query:
         lora_name=draw(st.sampled_from(["", "", "adapter"])),
         cache_salt=draw(st.sampled_from(["", "", "salt"])),
         instance_id=draw(st.sampled_from([None, None, "a", "nobody"])),
+        keys=draw(st.sampled_from([NO_KEYS, NO_KEYS, IMAGE])),
     )
 
 

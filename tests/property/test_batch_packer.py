@@ -59,6 +59,7 @@ class ArraysOnly:
         roots: str,
         all_chains: bool,
         scopeless_tiers: bool,
+        has_rules: bool,
     ) -> BatchPacker | None:
         return None
 
@@ -235,8 +236,14 @@ FIELDS: Mapping[str, Callable[[Choose], object]] = {
     "group_idx": lambda choose: choose.choice(
         (None, 0, 1, GROUP_NUMBER_MAX, GROUP_NUMBER_MAX + 1, number(choose))
     ),
-    "kv_cache_spec_kind": text,
-    "kv_cache_spec_sliding_window": ignored,
+    "kv_cache_spec_kind": lambda choose: (
+        choose.choice(("mamba", "sliding_window", "sliding_window_mla", "chunked_local_attention"))
+        if choose.random() < 0.5
+        else text(choose)
+    ),
+    "kv_cache_spec_sliding_window": lambda choose: choose.choice(
+        (None, 0, 1, 2, 128, 2**31 - 1, 2**31, True, 128.0, "128", number(choose), ignored(choose))
+    ),
     "origin": lambda choose: choose.choice((None, "NEW", "REUSED", "reused", "\u017f", 5)),
     "locality": lambda choose: choose.choice((None, "LOCAL", "REMOTE", "remote", "\u017f", 5)),
     "ownership": ignored,

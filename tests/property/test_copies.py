@@ -124,7 +124,7 @@ class Index:
 
     def matched(self, prompt: Sequence[int]) -> int:
         tokens = b"".join(block.to_bytes(4, "little") * 4 for block in prompt)
-        answer = self.kernel.query(SCOPE, tokens, b"", None)
+        answer = self.kernel.query(SCOPE, tokens, (), None)
         return answer[0].longest // 4 if answer else 0
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.bounds import BATCH_VALUES_MAX
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire.batch import BATCH_VALUES_MAX
 from bridge.wire.drop_reasons import DropReason
 from schemas.identities import Offset
 from schemas.limits import BATCH_EVENTS_MAX, LORA_NAMES_MAX, MESSAGE_BYTES_MAX, NAME_BYTES_MAX

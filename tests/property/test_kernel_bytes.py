@@ -108,9 +108,9 @@ def test_any_bytes_are_refused_or_applied(encoded: bytes) -> None:
         kernel.load(strategies.context_of("", "a"), encoded)
     attempt(kernel, encoded)
     scanned_by_both(encoded)
-    kernel.query(scope_of(""), encoded, encoded, None)
+    kernel.query(scope_of(""), encoded, (b"", encoded), None)
     kernel.query_by_hash(scope_of(""), encoded, None)
-    assert kernel.query(scope_of(""), prompt_tokens((0,)), b"", "nobody") == []
+    assert kernel.query(scope_of(""), prompt_tokens((0,)), (), "nobody") == []
 
 
 # Arrays

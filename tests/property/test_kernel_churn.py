@@ -91,8 +91,8 @@ def assert_equal(rust: Kernel, reference: Kernel, prompts: list[list[int]]) -> N
     assert ours == theirs
     for prompt in prompts:
         tokens = tokens_of(prompt)
-        answer = rust.query(SCOPE, tokens, b"", None)
-        assert answer == reference.query(SCOPE, tokens, b"", None)
+        answer = rust.query(SCOPE, tokens, (), None)
+        assert answer == reference.query(SCOPE, tokens, (), None)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_both_kernels_agree_through_clears_in_many_scopes(seed: int) -> None:
         left = max(left, rust.release_left(draw.choice([0, 0, 1, 40, 4000])))
         assert rust.contexts() == reference.contexts(), f"seed {seed}, turn {turn}"
         for n in named[:5]:
-            asked = scopes[n], u32s([n] * BLOCK_SIZE), b"", None
+            asked = scopes[n], u32s([n] * BLOCK_SIZE), (), None
             assert rust.query(*asked) == reference.query(*asked), f"seed {seed}, turn {turn}"
     assert left > 64, f"seed {seed} left too little for later: {left}"
     while rust.release_left(100):
@@ -220,7 +220,7 @@ def test_queries_beside_a_writer_see_whole_turns() -> None:
 
     def ask() -> None:
         while not stop.is_set():
-            for match in kernel.query(SCOPE, tokens, b"", None):
+            for match in kernel.query(SCOPE, tokens, (), None):
                 [rank] = match.ranks
                 depths = {match.longest, match.gpu, rank.matched, rank.gpu_walk}
                 if len(depths) != 1 or match.longest > 3000 * BLOCK_SIZE:

@@ -294,7 +294,7 @@ class Board:
 
     def candidates(self, prompt: list[int]) -> list[Candidate]:
         tokens = b"".join(token.to_bytes(4, "little") for token in prompt)
-        matches = {one.instance_id: one for one in self.kernel.query(SCOPE, tokens, b"", None)}
+        matches = {one.instance_id: one for one in self.kernel.query(SCOPE, tokens, (), None)}
         prefixes = self.prefixes(prompt)
         soon = self.predicted.longest(DecidedScope(*SCOPE), prefixes, self.now)
         found = []
@@ -338,7 +338,7 @@ class Board:
 
     def prefixes(self, prompt: list[int]) -> bytes:
         tokens = b"".join(token.to_bytes(4, "little") for token in prompt)
-        return self.kernel.prefix_hashes(SCOPE, tokens, b"", len(prompt) // BLOCK)
+        return self.kernel.prefix_hashes(SCOPE, tokens, (), len(prompt) // BLOCK)
 
     def effect(self, one: Decision) -> None:
         """As its booking would change what is published."""
@@ -390,7 +390,7 @@ def test_it_decides_as_the_policy_does(seed: int) -> None:
             max([0, *(candidate.cached for candidate in candidates if candidate.predicted)]),
         )
         matches = board.kernel.query(
-            SCOPE, b"".join(token.to_bytes(4, "little") for token in prompt), b"", None
+            SCOPE, b"".join(token.to_bytes(4, "little") for token in prompt), (), None
         )
         held = max([0, *(match.longest for match in matches)])
         prefixes = board.prefixes(prompt)
@@ -498,8 +498,8 @@ class World:
         self._offset = 0
 
     def asked(self, tokens: bytes, name: str) -> RouteRequest:
-        prefixes = self.table.kernel.prefix_hashes(SCOPE, tokens, b"", len(tokens) // 16)
-        matches = self.table.kernel.query(SCOPE, tokens, b"", None)
+        prefixes = self.table.kernel.prefix_hashes(SCOPE, tokens, (), len(tokens) // 16)
+        matches = self.table.kernel.query(SCOPE, tokens, (), None)
         return RouteRequest(name, SCOPE, len(tokens) // 4, matches, prefixes, tokens=tokens)
 
     def route(self, *, by_kernel: bool) -> None:

@@ -113,6 +113,9 @@ class Run:
         }
 
 
+SALT = extra_key(["salt"])
+
+
 def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
     for lora_name in LORA_NAMES:
         scope = scope_of(lora_name)
@@ -122,12 +125,12 @@ def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
         yield kernel.knows(waiting)
         for prompt in prompts:
             tokens = prompt_tokens(prompt)
-            for first_key in (b"", extra_key(["salt"])):
-                yield kernel.query(scope, tokens, first_key, None)
+            for keys in ((), (SALT,), (b"", SALT), (SALT, b"", b"x" * 300)):
+                yield kernel.query(scope, tokens, keys, None)
             for hashes in (u64s(prompt_prefixes(prompt)), prompt_hashes(prompt, lora_name)):
                 yield kernel.query_by_hash(scope, hashes, None)
             for instance in (*INSTANCES, "absent"):
-                yield kernel.query(scope, tokens + b"\0\0\0\0", b"", instance)
+                yield kernel.query(scope, tokens + b"\0\0\0\0", (), instance)
 
 
 def entries_of(kernel: Kernel) -> list[tuple[ModelContext, list[bytes]]]:

@@ -46,6 +46,8 @@ INSTANCES = ("a", "b", "c", "pool")
 """The third one has keys of its own for most blocks, the last one is a pool now and then."""
 MODELS = ("m", "n")
 GROUPS = (0, 0, 0, 0, 1, 63, 64)
+LAST_BLOCKS = {2: 1, 3: 2, 62: 5}
+"""Of sparse groups, mostly; the first one's spans are those of a recurrent layer."""
 OWN, OBJECT, NAMED = 1 << 60, 1 << 62, 1 << 61
 """What tells keys of one publisher's own, keys of objects, and prefix hashes from other keys."""
 
@@ -104,6 +106,7 @@ class History:
         self.kernels: tuple[Kernel, Kernel] = (self.rust, self.reference)
         self.sequence = 0
         self.left_most = 0
+        self.limited = 0
         self.taken: list[tuple[ModelContext, bytes]] = []
         self.prompts: list[list[int]] = [[]]
         while len(self.prompts) < bounds.prompts:
@@ -149,9 +152,11 @@ class History:
         start = self.random.randrange(len(prompt)) if prompt and self.chance(2) else 0
         blocks, hashes = prompt[start:], keys[start:]
         fields: dict[str, object] = {"hashes": u64s(hashes), "tokens": tokens_of(blocks)}
-        match self.random.randrange(12):
+        match self.random.randrange(20):
             case 0:
                 fields |= {"tokens": b""}  # placeholders
+            case 12 | 13 | 14 | 15 | 16 | 17 | 18:
+                fields |= self.sparse(hashes)
             case 1 | 2:
                 fields |= {
                     "by_hash": True,
@@ -180,6 +185,20 @@ class History:
                 **fields,
             }  # type: ignore[arg-type]
         )
+
+    def sparse(self, hashes: list[int]) -> dict[str, object]:
+        """Of a group that has but some of a prompt's blocks."""
+        group, needed = self.random.choice(list(LAST_BLOCKS.items()))
+        share = self.random.randrange(2, 5)
+        kept = [one for one in hashes if self.random.randrange(4) < share]
+        fields: dict[str, object] = {"group": group, "spec_kind": "mamba", "last_blocks": needed}
+        if self.chance(60):
+            odd = {"last_blocks": needed + 1}, {"last_blocks": 0}, {"group": 64}, {"block_size": 3}
+            fields |= self.random.choice(odd)
+        if self.chance(4):
+            fields |= {"tokens": b"", "block_size": self.random.choice((0, BLOCK_SIZE))}
+            fields |= place_of(self.random.randrange(1, SHARED))
+        return fields | {"hashes": u64s(kept)}
 
     def spoilt(self, blocks: list[int]) -> dict[str, object]:
         """What makes an event one that is left out."""
@@ -223,7 +242,7 @@ class History:
             keys += [5, 7]
             keys += keys[:2]
         # By whichever group it is asked for, a key is that of the hash that it masks.
-        group = self.random.choice((1, 63, 64)) if self.chance(3) else 0
+        group = self.random.choice((1, 2, 3, 62, 63, 64)) if self.chance(3) else 0
         return RemovedBlocks(
             sequence=self.sequence,
             hashes=u64s([engine_key(key, group) for key in keys]),
@@ -366,6 +385,8 @@ class History:
                             dict(kernel.left_out(one)),
                             kernel.has_base_group(one),
                             kernel.sparse_blocks(one),
+                            kernel.by_rule(one),
+                            kernel.forms_prefixes(one),
                             kernel.unheld_removed(one),
                         )
                         for one in (
@@ -394,9 +415,11 @@ class History:
         prompt = list(self.random.choice(self.prompts)) + [3] * self.chance(4)
         lora_name = self.random.choice(LORA_NAMES)
         keys = self.keys(prompt, lora_name, has_own=self.chance(2))
-        tokens, first_key = tokens_of(prompt), self.random.choice((b"", b"k"))
+        tokens = tokens_of(prompt)
+        block_keys = self.random.choice(((), (b"k",), (b"", b"k"), (b"ke",) * len(prompt)))
         named = u64s([key ^ NAMED for key in keys])
-        hashes = list(prefix_hashes(tokens, BLOCK_SIZE, seed=self.bounds.seed, first_key=first_key))
+        seed = self.bounds.seed
+        hashes = list(prefix_hashes(tokens, BLOCK_SIZE, seed=seed, keys=block_keys))
         scope = scope_of(lora_name)
         waits = waiting_scope(scope)
         assert waits is not None
@@ -408,9 +431,10 @@ class History:
                 kernel.without_adapter(scope),
                 *(
                     (
-                        kernel.query(scope, tokens + b"\0" * 7, first_key, instance),
+                        kernel.query(scope, tokens + b"\0" * 7, block_keys, instance),
                         kernel.query_by_hash(scope, named, instance),
                         kernel.query_by_hash(scope, u64s(hashes), instance),
+                        kernel.limiting_groups(scope, u64s(hashes), instance),
                     )
                     for instance in (None, INSTANCES[len(prompt) % 4], "absent")
                 ),
@@ -426,6 +450,7 @@ class History:
             for kernel in self.kernels
         )
         assert ours == theirs
+        self.limited += len(self.rust.limiting_groups(scope, u64s(hashes), None))
 
     def check_dumps(self) -> None:
         dumped = [
@@ -476,6 +501,7 @@ def test_both_kernels_show_the_same_of_few_blocks(number: int) -> None:
     history = History(number, Bounds(seed, at_once, 4, 9, longest=6, prompts=8, steps=250))
     history.run()
     assert history.left_most or at_once == 4096
+    assert history.limited
 
 
 @pytest.mark.parametrize("number", range(20, 26))
@@ -485,3 +511,4 @@ def test_both_kernels_show_the_same_of_long_prompts(number: int) -> None:
     history = History(number, bounds)
     history.run()
     assert history.left_most or at_once == 4096
+    assert history.limited

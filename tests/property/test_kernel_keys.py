@@ -145,7 +145,7 @@ class World:
         for prompt in self.random.sample(self.prompts, min(8, len(self.prompts))):
             for lora_name in LORA_NAMES:
                 scope = PrefixScope("default", "m", lora_name, BLOCK_SIZE, "")
-                asked = scope, tokens_of(prompt), b"", None
+                asked = scope, tokens_of(prompt), (), None
                 assert rust.query(*asked) == reference.query(*asked)
                 self.check_names(prompt, lora_name)
 

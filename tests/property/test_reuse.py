@@ -401,8 +401,8 @@ class World:
         asked = Block(self.random.choice(ADAPTERS[:2]), self.salt(), self.prompt())
         scope = PrefixScope("default", "m", asked.lora_name, BLOCK_SIZE, "")
         exact = self.exact(scope)
-        first_key = extra_key([asked.salt]) if asked.salt else b""
-        matches = self.fold.kernel.query(scope, u32s(tokens_of(asked.chain)), first_key, None)
+        keys = (extra_key([asked.salt]),) if asked.salt else ()
+        matches = self.fold.kernel.query(scope, u32s(tokens_of(asked.chain)), keys, None)
         found = {match.instance_id: match.longest for match in matches}
         for engine in exact:
             if asked.lora_name in engine.adapters:

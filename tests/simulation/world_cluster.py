@@ -650,8 +650,8 @@ class ClusterWorld(BridgeWorld):
 
     def _asked(self, name: str, service: ReplicaService, prompt: list[int]) -> RouteRequest:
         kernel, tokens = service.replica.kernel, u32s(prompt)
-        matches = kernel.query(_SCOPE, tokens, b"", None)
-        prefixes = kernel.prefix_hashes(_SCOPE, tokens, b"", 64)
+        matches = kernel.query(_SCOPE, tokens, (), None)
+        prefixes = kernel.prefix_hashes(_SCOPE, tokens, (), 64)
         return RouteRequest(name, _SCOPE, len(prompt), matches, prefixes)
 
     def _check_counted_once(

@@ -502,7 +502,7 @@ class TableWorld:
         blocks = range(first, first + 4)
         prompt = u32s(range(BLOCK * first, BLOCK * (first + 4)))
         found = {
-            one.instance_id: one.longest for one in table.kernel.query(SCOPE, prompt, b"", None)
+            one.instance_id: one.longest for one in table.kernel.query(SCOPE, prompt, (), None)
         }
         assert found == longest_of(known, blocks), f"{name} is exact and wrong about {blocks}"
 

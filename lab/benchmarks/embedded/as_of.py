@@ -78,7 +78,7 @@ def measure(sizes: Sizes) -> list[Figure]:
                 blocks = Blocks(prefix_hashes(chain.prompt(PROMPT_TOKENS)), "")
                 then = [Position(0, offset)]
                 table = past.as_of(then, asked.includes, name=asked, blocks=blocks)
-                found = table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), b"", None)
+                found = table.kernel.query(SCOPE, chain.prompt(PROMPT_TOKENS), (), None)
                 took_ms.append(1e3 * (time.perf_counter() - began))
                 assert max(match.longest for match in found) == PROMPT_TOKENS, "it was held then"
             name = f"8K tokens as of {back_s:,} s before"

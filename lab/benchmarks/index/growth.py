@@ -79,7 +79,7 @@ def _hashing_us(index: Kernel, chain: Chain, tokens: int) -> float:
     by_tokens, by_hash = (
         min(thread_seconds(call) for _ in range(TIMES))
         for call in (
-            lambda: index.query(SCOPE, prompt, b"", None),
+            lambda: index.query(SCOPE, prompt, (), None),
             lambda: index.query_by_hash(SCOPE, hashes, None),
         )
     )
@@ -94,7 +94,7 @@ def _cold_us(index: Kernel, asked: Sequence[Chain]) -> dict[int, float]:
         prompts = [chain.prompt(tokens) for chain in asked[place :: len(PROMPT_TOKENS)]]
         took_us = []
         for prompt in prompts:
-            took_us.append(1e6 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)))  # noqa: B023
+            took_us.append(1e6 * thread_seconds(lambda: index.query(SCOPE, prompt, (), None)))  # noqa: B023
         found[tokens] = percentile(took_us, 50)
     return found
 
@@ -144,7 +144,7 @@ class _Pauses:
         is_ending = False
         while not is_ending:  # once at least: a small table has grown before the thread runs
             began = time.monotonic()
-            self._index.query(SCOPE, self._prompt, b"", None)
+            self._index.query(SCOPE, self._prompt, (), None)
             self._asked_ms.append(1e3 * (time.monotonic() - began))
             is_ending = self._stopping.wait(QUERY_EVERY_S)
 
@@ -175,7 +175,7 @@ def _long_figures() -> list[Figure]:
     while tokens <= LONG_TOKENS:
         prompt = chain.prompt(tokens)
         runs = [
-            1e9 * thread_seconds(lambda: index.query(SCOPE, prompt, b"", None)) / tokens  # noqa: B023
+            1e9 * thread_seconds(lambda: index.query(SCOPE, prompt, (), None)) / tokens  # noqa: B023
             for _ in range(5)
         ]
         name = f"query of {tokens // 1024}K tokens: CPU of a token"

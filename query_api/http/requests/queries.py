@@ -1,5 +1,6 @@
 """A query: its body checked as Conductor checks it, its scope, and the kernel's answer."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
@@ -7,6 +8,7 @@ from urllib.parse import urlencode
 
 from query_api.access.rights import OPEN, Access
 from query_api.http.errors import RequestError, shown
+from query_api.http.requests.block_keys import KEY_FIELDS, NO_KEYS, BlockKeys, read_block_keys
 from query_api.http.requests.fields import (
     INT64_MAX,
     bounded_text,
@@ -20,7 +22,6 @@ from query_api.http.requests.fields import (
 )
 from query_api.http.requests.options import OPTION_NAMES, read_parameters
 from query_api.http.wire import Field, Wire, split_fields
-from schemas.events import extra_key
 from schemas.identities import DEFAULT_TENANT, PrefixScope
 from schemas.limits import BLOCK_SIZE_MAX, NAME_BYTES_MAX
 from streams.kernel.interface import InstanceMatch, ReadOnlyKernel
@@ -39,7 +40,7 @@ _URL_FIELDS: Final = frozenset(
     }
 )
 _BODY_FIELDS: Final = tuple(sorted(_URL_FIELDS))
-"""Of a body in JSON, beside its tokens or hashes: the same."""
+"""Of a body in JSON, beside its tokens or hashes: the same; with tokens `KEY_FIELDS`, too."""
 
 _NUMBER: Final = re.compile(r"-?[0-9]{1,100}")
 
@@ -52,6 +53,7 @@ class Query(NamedTuple):
         cache_salt: "" for none.
         additional_salt: None where the request names no namespace.
         instance_id: None for every instance; "" matches none.
+        keys: what besides tokens enters the hashes of its blocks, but for the cache salt.
     """
 
     model: str
@@ -62,6 +64,7 @@ class Query(NamedTuple):
     cache_salt: str = ""
     additional_salt: str | None = None
     instance_id: str | None = None
+    keys: BlockKeys = NO_KEYS
 
     @property
     def scope(self) -> PrefixScope:
@@ -90,7 +93,7 @@ def read_prompt(kernel: ReadOnlyKernel, body: bytes, wire: Wire, access: Access 
         # It does not tell a tenant that is named from one that is not.
         if scanned is not None and access.admits(scanned.tenant_id):
             return scanned
-    return read_query(body, wire, access)
+    return with_adapter(kernel, read_query(body, wire, access))
 
 
 def read_query(body: bytes, wire: Wire, access: Access = OPEN) -> Query:
@@ -124,7 +127,11 @@ def _read(
     block_size: int | None = None
     packed: bytes | None = None
     texts: dict[str, str] = {}
+    keys: dict[str, Field] = {}
     lora_id: int | None = None
+    known = (*aliases, *_BODY_FIELDS)
+    if content == "token_ids":
+        known += KEY_FIELDS
     for field in split_fields(body, wire):
         if field.name == "model" or (field.name == "modelname" and wire is Wire.JSON):
             model = read_name(field, wire)
@@ -134,15 +141,20 @@ def _read(
             packed = read(field, wire)
         elif field.name == "lora_id" and wire is Wire.JSON:
             lora_id = _read_lora_id(field, wire)
+        elif field.name in KEY_FIELDS and content == "token_ids":
+            keys[field.name] = field
         else:
-            texts[field.name] = _read_option(field, wire, (*aliases, *_BODY_FIELDS))
+            texts[field.name] = _read_option(field, wire, known)
     if model is None:
         raise missing("model")
     if block_size is None:
         raise missing("block_size")
     if packed is None:
         raise missing(content)
-    return _query(model, block_size, packed, texts, lora_id, access)
+    query = _query(model, block_size, packed, texts, lora_id, access)
+    if not keys:
+        return query
+    return query._replace(keys=read_block_keys(keys, wire, len(packed) // 4, block_size))
 
 
 def read_octets_query(
@@ -158,7 +170,7 @@ def read_octets_query(
     }
     for name in texts:
         if name not in _URL_FIELDS:
-            raise unknown_field(name, _URL_FIELDS)
+            raise _in_a_body(unknown_field(name, _URL_FIELDS))
     if "modelname" in texts:
         texts.setdefault("model", texts.pop("modelname"))
     for name in ("model", "block_size"):
@@ -290,6 +302,13 @@ def unknown_field(name: str, known: Iterable[str]) -> RequestError:
     return RequestError("unknown_field", message, field=name, more=more)
 
 
+def _in_a_body(error: RequestError) -> RequestError:
+    """What a field that a URL has no place for is answered with."""
+    if error.field in KEY_FIELDS:
+        error.more = f": it stands in a body of JSON or msgpack, with token_ids{error.more}"
+    return error
+
+
 _TEXT_FIELDS: Final = ("prompt", "messages", "text", "input")
 
 
@@ -311,11 +330,25 @@ def answer_query(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, lis
     it. Everywhere else it is the request's own salt, which engines hash into the first block. A
     request that names its namespace itself (`additional_salt`) means the latter.
     """
-    scope, salted = named_scope(kernel, query)
+    scope, forms = block_keys(kernel, query)
     if query.block_size > BLOCK_SIZE_MAX:
         return scope, []
-    first_key = extra_key([query.cache_salt]) if salted else b""
-    return scope, kernel.query(scope, query.content, first_key, query.instance_id)
+    found = [kernel.query(scope, query.content, keys, query.instance_id) for keys in forms]
+    return scope, furthest(found)
+
+
+def furthest(found: list[list[InstanceMatch]]) -> list[InstanceMatch]:
+    """What each instance holds of a prompt, where its blocks may have their keys in one form or
+    another: of each that form of which it holds more.
+    """
+    if len(found) == 1:
+        return found[0]
+    longest: dict[str, InstanceMatch] = {}
+    for match in itertools.chain.from_iterable(found):
+        best = longest.setdefault(match.instance_id, match)
+        if match.longest > best.longest:
+            longest[match.instance_id] = match
+    return [match for _, match in sorted(longest.items())]
 
 
 def answer_hash_query(
@@ -330,6 +363,24 @@ def answer_hash_query(
     return scope, kernel.query_by_hash(scope, query.content, query.instance_id)
 
 
+def limiting_groups(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> dict[str, int]:
+    """The cache group that ended an instance's prefix, of those where one did: of the same query.
+    Cost as the query's.
+    """
+    if query.block_size > BLOCK_SIZE_MAX:
+        return {}
+    if by_hash:
+        scope, _ = named_scope(kernel, query)
+        return dict(kernel.limiting_groups(scope, query.content, query.instance_id))
+    scope, forms = block_keys(kernel, query)
+    blocks = len(query.content) // (4 * query.block_size)
+    found: dict[str, int] = {}
+    for keys in reversed(forms):  # the newest form has the last word
+        hashes = kernel.prefix_hashes(scope, query.content, keys, blocks)
+        found |= dict(kernel.limiting_groups(scope, hashes, query.instance_id))
+    return found
+
+
 def prefixes_of(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> bytes:
     """The prefix hashes that `answer_query` or `answer_hash_query` may look for, (n,) u64 LE: with
     the request's salt and without it, and of blocks of pairs, too: what it means is up to the table
@@ -339,10 +390,10 @@ def prefixes_of(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> bytes
         return query.content
     if query.block_size > BLOCK_SIZE_MAX:
         return b""
-    keys = {b"", extra_key([query.cache_salt]) if query.cache_salt else b""}
+    forms = {keys for salt in ("", query.cache_salt) for keys in _forms(query, salt)}
     return b"".join(
-        kernel.hash_blocks(query.content, query.block_size, key, pairs)
-        for key in sorted(keys)
+        kernel.hash_blocks(query.content, query.block_size, keys, pairs)
+        for keys in sorted(forms)
         for pairs in (False, True)
     )
 
@@ -350,6 +401,31 @@ def prefixes_of(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> bytes
 def is_known(kernel: ReadOnlyKernel, scope: PrefixScope) -> bool:
     """Whether the scope has a participant; of a block size that no engine can have, none has."""
     return scope.block_size <= BLOCK_SIZE_MAX and kernel.knows(scope)
+
+
+def block_keys(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, list[tuple[bytes, ...]]]:
+    """The scope that a query is about, and what besides tokens enters its blocks there, as a kernel
+    takes it: in each form in which engines may have it, the newest first.
+    """
+    scope, salted = named_scope(kernel, query)
+    return scope, _forms(query, query.cache_salt if salted else "")
+
+
+def _forms(query: Query, salt: str) -> list[tuple[bytes, ...]]:
+    blocks = len(query.content) // 4 // query.block_size
+    return query.keys.of_blocks(blocks, query.block_size, query.lora_name, salt)
+
+
+def with_adapter(kernel: ReadOnlyKernel, query: Query) -> Query:
+    """The query by the name of its adapter, where that stands in its keys alone: what every row
+    begins with, if the model has an adapter of that name.
+    """
+    name = query.keys.adapter
+    if not name or query.lora_name or name == query.cache_salt:
+        return query
+    named = query._replace(lora_name=name)
+    scope, _ = named_scope(kernel, named)
+    return named if is_known(kernel, scope) else query
 
 
 def named_scope(kernel: ReadOnlyKernel, query: Query) -> tuple[PrefixScope, bool]:

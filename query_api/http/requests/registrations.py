@@ -32,6 +32,7 @@ from schemas.limits import (
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.registration import (
+    GRPC_SCHEME,
     NO_EVENTS,
     HashProfile,
     KvCacheGroups,
@@ -164,6 +165,12 @@ def read_register_command(
     replay_endpoint = _text(fields, "replay_endpoint", wire)
     if wire is Wire.JSON and replay_endpoint and "://" not in replay_endpoint:
         text = "replay_endpoint must be an address such as tcp://10.0.0.7:5558"
+        more = f", got: {shown(replay_endpoint)}"
+        raise RequestError("invalid_value", text, field="replay_endpoint", more=more)
+    if replay_endpoint and endpoint.startswith(GRPC_SCHEME):
+        text = (
+            "replay_endpoint must be left out where endpoint is a gRPC address: it resumes itself"
+        )
         more = f", got: {shown(replay_endpoint)}"
         raise RequestError("invalid_value", text, field="replay_endpoint", more=more)
     _check_files((("endpoint", endpoint), ("replay_endpoint", replay_endpoint)), access)
@@ -315,7 +322,7 @@ def _word(
 
 def _curve_server_key(key: str, endpoint: str) -> str:
     field = "curve_server_key"
-    if key and endpoint.startswith(("http://", "https://")):
+    if key and endpoint.startswith(("http://", "https://", GRPC_SCHEME)):
         message = f"endpoint must be a relay's ZMQ address, as tcp://10.0.0.7:6557, with {field}"
         more = f", got: {shown(endpoint)}"
         raise RequestError("invalid_value", message, field="endpoint", more=more)

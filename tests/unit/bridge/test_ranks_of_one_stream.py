@@ -55,7 +55,7 @@ def event(kind: PublisherKind, rank: int, number: int, *, gone: bool = False) ->
 def array_hash(tokens: Sequence[int]) -> int:
     scope = PrefixScope("default", "m", "", len(tokens), "")
     packed = struct.pack(f"<{len(tokens)}I", *tokens)
-    return int.from_bytes(open_kernel(1337).prefix_hashes(scope, packed, b"", 1), "little")
+    return int.from_bytes(open_kernel(1337).prefix_hashes(scope, packed, (), 1), "little")
 
 
 class Bench:
@@ -102,7 +102,7 @@ class Bench:
 
     def held(self) -> dict[int, int]:
         scope = PrefixScope("default", "m", "", 4, "")
-        matches = self.fold.kernel.query(scope, struct.pack("<4I", *TOKENS), b"", None)
+        matches = self.fold.kernel.query(scope, struct.pack("<4I", *TOKENS), (), None)
         return {rank.dp_rank: rank.matched for match in matches for rank in match.ranks}
 
     def degraded(self) -> set[int]:

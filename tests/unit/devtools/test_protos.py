@@ -14,7 +14,7 @@ def test_the_modules_are_those_of_the_definitions() -> None:
 def test_a_module_of_another_definition_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, _ = protos.FOLDERS
+    (folder,) = [one for one in protos.FOLDERS if one.parent.name == "query_api"]
     (tmp_path / "proto").symlink_to(folder / "proto")
     (tmp_path / "messages").mkdir()
     monkeypatch.setattr(protos, "FOLDERS", (tmp_path,))

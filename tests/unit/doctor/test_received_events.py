@@ -457,6 +457,17 @@ def test_a_name_that_cannot_be_looked_up_is_said_in_the_words_of_the_system(
     assert "can look up" in found.remedy
 
 
+def test_why_no_stream_comes_up_is_said_in_the_words_of_its_server(clinic: Clinic) -> None:
+    words = "its server streams no KV-cache events: not enabled"
+    one = msgspec.structs.replace(says(clinic, Troubles(link=words)), endpoint="grpc://e:50051")
+    clinic.table.registrations[one.publisher] = one
+    acts(clinic, "disconnected", NOW - 60.0, "link_down")
+    found = only(clinic)
+    assert (found.code, found.got) == ("unreached", words)
+    assert "--kv-events-config" in found.remedy
+    assert "host name" not in found.cause
+
+
 def test_an_http_address_that_is_no_engines_is_said(clinic: Clinic) -> None:
     says(clinic, Troubles(http="HTTP 404 for each of /metrics, /version"), incarnation=1)
     found = only(clinic)

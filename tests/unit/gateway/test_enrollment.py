@@ -11,6 +11,7 @@ import pytest
 from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.engine import EngineHttp, NoEngineError
 from gateway.enrollment import EngineState, Enrollment
+from query_api.ports import ServiceView
 from schemas.positions import PublisherState
 from schemas.registration import NO_EVENTS, Label, Registration
 from tests.engine_http import EngineServer, engine_server
@@ -201,6 +202,31 @@ def test_engine_whose_process_is_another_is_asked_at_once(
     with engine_server() as server:
         vllm(server)
         asyncio.run(scenario(server))
+
+
+def test_an_error_of_a_look_ends_no_later_look(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> list[ServiceView]:
+        raise ValueError("not now")
+
+    async def scenario() -> None:
+        table = shared_table()
+        services, table.services = table.services, fail  # type: ignore[method-assign]
+        enrollment = Enrollment([], table, table, EngineHttp())
+        looking = asyncio.create_task(enrollment.run())
+        await _until(lambda: enrollment.faults)
+        table.services = services  # type: ignore[method-assign]
+        faults = enrollment.faults
+        looked = asyncio.Event()
+        monkeypatch.setattr(enrollment, "look", looked.set)
+        await looked.wait()
+        looking.cancel()
+        assert enrollment.faults == faults
+
+    monkeypatch.setattr("gateway.enrollment.ENROLL_LOOK_S", 0.01)
+    asyncio.run(scenario())
+    assert "Unexpected error while links were looked at; looking again" in caplog.text
 
 
 def test_engine_that_is_registered_and_down_is_said_to_be_so(

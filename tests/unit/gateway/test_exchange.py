@@ -13,6 +13,7 @@ from gateway import fleet
 from gateway.bounds import GATEWAY_BROKEN_MAX
 from gateway.catalog import CATALOG_PAUSE_S, CATALOG_SILENT_ROUNDS
 from gateway.connections import EngineConnection
+from gateway.prompts import PromptTokens
 from gateway.upstream import GATEWAY_BODY_AT_ONCE_BYTES_MAX
 from routing.fold.failures import FAILING_RUN
 from schemas.conditions import Conditions, Part
@@ -27,6 +28,7 @@ from tests.gateway import (
     until,
     world,
 )
+from tokens.interface import Tokens, TokenSource
 
 PROMPT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "user": "u-1"}
 LARGE = b'{"x":"%s"}' % (b"x" * GATEWAY_BODY_AT_ONCE_BYTES_MAX)
@@ -487,6 +489,23 @@ def test_decision_is_named_and_what_came_of_it_is_known() -> None:
         assert recent.decision.prompt_tokens == 100
         [outcome] = recent.outcomes
         assert (outcome.event.value, outcome.cached_tokens) == ("completed", 64)
+
+    run(scenario)
+
+
+def test_decision_by_tokens_that_no_engine_has_shown_is_not_exact(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Tokens(b"", TokenSource.LOCAL, is_proven=False)
+    assert PromptTokens(b"", 0, made=made).is_unproven
+    assert not PromptTokens(b"", 0, made=made._replace(is_proven=True)).is_unproven
+    assert not PromptTokens(b"", 0).is_unproven
+    monkeypatch.setattr(PromptTokens, "is_unproven", True)
+
+    async def scenario(found: World) -> None:
+        await found.add("a")
+        got = await found.client.post({"model": "m", "prompt": [1] * 100}, "/v1/completions")
+        assert got.header("reprise-state") == "unconfirmed"
 
     run(scenario)
 

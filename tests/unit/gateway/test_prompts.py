@@ -12,6 +12,9 @@ from gateway import prompts
 from gateway.fleet import EngineKey, EngineTarget, ServedModel
 from gateway.prompts import Prompts, PromptTokens
 from gateway.requests import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, ClientRequest
+from schemas.events import extra_key
+from schemas.media import MediaItem
+from tests.fakes import registration
 from tests.gateway import Deed, World
 from tests.unit.gateway.test_exchange import run
 from tokens.interface import Tokens, TokenSource
@@ -24,14 +27,16 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 class FakeTokenizer:
     """Each character of a text is a token, each message of a chat a hundred."""
 
-    def __init__(self) -> None:
+    def __init__(self, *media: MediaItem) -> None:
+        self.media = media
         self.prompts: list[Prompt] = []
         self.compared: list[int] = []
 
     async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
         self.prompts.append(prompt)
         count = len(prompt.text) if isinstance(prompt, TextPrompt) else 100
-        return Tokens(array("I", [7] * count).tobytes(), TokenSource.LOCAL)
+        content = array("I", [7] * count).tobytes()
+        return Tokens(content, TokenSource.LOCAL, media=self.media)
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
         self.compared.append(prompt_tokens)
@@ -84,6 +89,40 @@ def test_of_several_prompts_the_longest_is_routed_by_and_all_are_booked(path: st
 def test_media_are_known_in_part() -> None:
     found, _ = tokens_of(CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]})
     assert (found.missing, found.is_partial) == ("", True)
+
+
+def test_chat_with_an_image_goes_to_the_engine_that_holds_it() -> None:
+    media = MediaItem("a3f1", 20, 30)
+
+    async def scenario(found: World) -> None:
+        urls = {name: (await found.add(name)).url for name in "abc"}
+        found.table.registrations.clear()
+        for name, url in urls.items():
+            engine = registration(name, block_size=16, http_endpoint=url)
+            publisher = found.table.add(engine)
+            keys = [extra_key([[f"{name}3f1", 20 - start]]) for start in (16, 32, 48)]
+            found.table.store(
+                publisher,
+                [7] * 96,
+                hashes=range(6),
+                block_size=16,
+                extra_keys=(b"", *keys, b"", b""),
+            )
+        for turn in range(1, 4):
+            asked = {"model": "m", "messages": [{"role": "user", "content": [IMAGE]}]}
+            got = await found.client.post(asked, CHAT)
+            assert (got.status, got.header("reprise-by-load")) == (200, None)
+            assert found.seen() == {"a": turn, "b": 0, "c": 0}
+        last = _last_of(found)
+        held = {one.instance_id: one.cached for one in last.decision.candidates}
+        assert held == {"a": 96, "b": 16, "c": 16}
+        assert last.outcomes[-1].cached_tokens is not None, "no more was found than was known"
+
+    run(scenario, tokenizer=FakeTokenizer(media))
+
+
+def _last_of(found: World) -> Any:
+    return found.router.live.recent(1, lambda tenant: True)[0]
 
 
 @pytest.mark.parametrize(

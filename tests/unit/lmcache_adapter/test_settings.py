@@ -5,9 +5,12 @@ import pytest
 
 from lmcache_adapter.settings import (
     Address,
+    CoordinatorSettings,
+    LmcacheSettings,
     Model,
     TopicSettings,
     read_address,
+    read_coordinator,
     read_models,
     read_topic,
 )
@@ -76,7 +79,7 @@ def test_what_is_no_file_of_models_is_told_with_its_name(tmp_path: Path, content
 def test_a_hash_that_cannot_be_computed_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     path.write_text('{"default": {"hash_algorithm": "md5"}}')
-    with pytest.raises(ConfigurationError, match="sha256_cbor or builtin, got: md5"):
+    with pytest.raises(ConfigurationError, match="sha256_cbor or builtin or blake3, got: md5"):
         read_models(path)
 
 
@@ -102,3 +105,25 @@ def test_what_is_no_server_is_told(bootstrap: str) -> None:
         read_topic(bootstrap, "t")
     with pytest.raises(ConfigurationError, match="name a topic"):
         read_topic("a:1", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [("0.0.0.0", "0.0.0.0", 9300), ("h:0", "h", 0), ("[::1]", "::1", 9300), ("[::1]:7", "::1", 7)],
+)
+def test_a_coordinator_has_a_port(text: str, host: str, port: int) -> None:
+    assert read_coordinator(text) == CoordinatorSettings(host=host, port=port)
+
+
+@pytest.mark.parametrize("text", [":9300", "h:", "h:x", "h:70000", "h:1,2"])
+def test_what_is_no_coordinator_is_told(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="HOST or HOST:PORT"):
+        read_coordinator(text)
+
+
+def test_servers_tell_by_their_topic_or_the_coordinator() -> None:
+    with pytest.raises(ConfigurationError, match="got both"):
+        LmcacheSettings(kafka="a:1", coordinated="a").check()
+    LmcacheSettings(coordinated="a").check()
+    beside = LmcacheSettings(listen="a", coordinated="a", kafka="").without_servers()
+    assert (beside.listen, beside.coordinated) == ("a", "")

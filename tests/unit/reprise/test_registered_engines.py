@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from reprise.registered_engines import LOOK_S, RegisteredEngines
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import RepriseError
+from schemas.registration import MOONCAKE, NO_EVENTS
 from tests.engine_http import engine_server
 from tests.fakes import FakeTable, registration
 from tokens.interface import Engine
@@ -47,6 +48,24 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
     assert engines.of_model("n", "") == ()
     assert engines.of_model("o", "") == [first], "the HTTP server of the engine itself"
     assert engines.of_model("p", "") == [Engine("http://10.0.0.6:9000", "vLLM")]
+
+
+def test_an_engine_that_cannot_be_asked_is_known_to_be_there(table: FakeTable) -> None:
+    engines = RegisteredEngines(table, Stopped().clock())
+    url = "http://10.0.0.7:8000"
+    for one in (
+        registration("a", model_name="all", http_endpoint=url),
+        registration("a", model_name="all", dp_rank=1),
+        replace(registration("p", model_name="all"), kind=MOONCAKE),
+        registration("c", model_name="some", http_endpoint=url),
+        registration("b", model_name="some"),
+    ):
+        table.add(one)
+    silent = replace(registration("n", model_name="all"), kind=NO_EVENTS, endpoint="")
+    table.registrations[silent.publisher] = silent
+    assert engines.are_all("all", ""), "another rank of an engine, a pool, one without events"
+    assert not engines.are_all("some", "")
+    assert engines.are_all("unknown", "")
 
 
 def test_an_engine_is_asked_with_a_body_and_its_answer_is_bounded(table: FakeTable) -> None:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schemas import codec
+from schemas.answer_states import Doubt
 from schemas.errors import EntryError, RegistrationConflictError
 from schemas.limits import (
     KV_TOKEN_BYTES_MAX,
@@ -80,6 +81,31 @@ def test_engines_without_events_share_no_endpoint_and_still_a_name() -> None:
         is_new(SILENT, {PLAIN.publisher: PLAIN})
     with pytest.raises(RegistrationConflictError, match="service key"):
         is_new(PLAIN, {SILENT.publisher: SILENT})
+
+
+STREAM = msgspec.structs.replace(PLAIN, endpoint="grpc://a:50051", kv_cache_groups="one")
+
+
+def test_a_stream_has_neither_a_replay_socket_nor_a_relay() -> None:
+    assert STREAM.has_stream
+    assert (PLAIN.has_stream, STREAM.has_url, STREAM.local_socket) == (False, False, "")
+    assert read(encode_registration(STREAM)) == STREAM
+    for more in ({"replay_endpoint": "tcp://a:2"}, {"curve_server_key": "k" * 40}):
+        with pytest.raises(EntryError):
+            decoded({**OLD, "endpoint": "grpc://a:50051", **more})
+
+
+def test_the_ranks_of_a_stream_share_its_endpoint_and_nobody_else_does() -> None:
+    second = msgspec.structs.replace(STREAM, dp_rank=1)
+    assert is_new(second, {STREAM.publisher: STREAM})
+    other = msgspec.structs.replace(STREAM, instance_id="b")
+    with pytest.raises(RegistrationConflictError, match="endpoint"):
+        is_new(other, {STREAM.publisher: STREAM})
+
+
+def test_what_a_stream_keeps_back_of_cache_groups_is_doubted() -> None:
+    assert STREAM.doubt is None
+    assert msgspec.structs.replace(STREAM, kv_cache_groups="").doubt is Doubt.GROUPS_UNKNOWN
 
 
 @pytest.mark.parametrize(

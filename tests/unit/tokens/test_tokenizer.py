@@ -16,8 +16,10 @@ pytest.importorskip("tokenizers", reason="the extra `text` is not installed")
 from schemas.clock import Clock
 from schemas.conditions import Conditions, Part
 from schemas.errors import RepriseError
+from schemas.media import MediaItem
 from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
+from tokens.engine_tokenizer import RENDER
 from tokens.interface import Engine, EngineAnswer, TokenSource
 from tokens.local_model import Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
@@ -29,7 +31,9 @@ from tokens.prompt import (
     TextPrompt,
     TokenPrompt,
     Truncation,
+    read_chat,
 )
+from tokens.proofs import shape_of
 from tokens.tokenizer import Tokenizer
 
 HI = ChatPrompt("m", [{"role": "user", "content": "the quick brown fox"}])
@@ -58,19 +62,29 @@ class FakeEngines:
 
     def __init__(self, path: Path, *engines: Engine) -> None:
         self.engines = list(engines)
+        self.knows_all = True
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], EngineAnswer] = self._right
+        self.rendered: list[dict[str, Any]] = []
+        self.rendering: Callable[[dict[str, Any]], EngineAnswer] = no_rendering
         ticks = itertools.count()
         self._tokenizer = ModelTokenizer.read(path, lambda: float(next(ticks)))
 
     def of_model(self, model: str, tenant_id: str) -> Sequence[Engine]:
         return self.engines if model == "m" and tenant_id in ("", "default") else ()
 
+    def are_all(self, model: str, tenant_id: str) -> bool:
+        return self.knows_all
+
     async def post(
         self, base_url: str, path: str, body: bytes, *, wait_s: float, bytes_max: int
     ) -> EngineAnswer:
-        assert path == "/tokenize"
         asked = json.loads(body)
+        if path == RENDER:
+            self.rendered.append(asked)
+            await asyncio.sleep(0)
+            return self.rendering(asked)
+        assert path == "/tokenize"
         self.asked.append(asked)
         await asyncio.sleep(0)
         return self.answer(asked)
@@ -88,6 +102,31 @@ class FakeEngines:
 
 def tokens_answer(tokens: list[int]) -> EngineAnswer:
     return EngineAnswer(200, json.dumps({"tokens": tokens, "count": len(tokens)}).encode())
+
+
+def no_rendering(asked: dict[str, Any]) -> EngineAnswer:
+    """Of vLLM without `--enable-scale-out`."""
+    return EngineAnswer(403, b'{"error": {"message": "Scale-out endpoints are disabled."}}')
+
+
+def rendering(**changes: Any) -> Callable[[dict[str, Any]], EngineAnswer]:
+    """Of vLLM 0.33: what `GenerateRequest` of its released code has of a chat with an image."""
+    features = {
+        "mm_hashes": {"image": ["a3f1"]},
+        "mm_placeholders": {"image": [{"offset": 1, "length": 2}]},
+        "kwargs_data": None,
+        "mm_metadata": None,
+        **changes,
+    }
+    document = {
+        "request_id": "chatcmpl-1",
+        "token_ids": [5, 6, 6, 7],
+        "features": features,
+        "sampling_params": {"max_tokens": 16},
+        "model": "m",
+        "stream": False,
+    }
+    return lambda asked: EngineAnswer(200, json.dumps(document).encode())
 
 
 def wrong(asked: dict[str, Any]) -> EngineAnswer:
@@ -333,7 +372,7 @@ def test_prompts_that_got_no_tokens_in_time_are_told(
 @pytest.mark.parametrize(
     ("kind", "prompt", "reason"),
     [
-        ("SGLang", HI, NoTokens.ENGINE_REFUSES),
+        ("SGLang", HI._replace(documents=[{"text": "d"}]), NoTokens.ENGINE_REFUSES),
         ("", HI, NoTokens.NO_TOKENIZER),
         ("", TEXT._replace(model="other"), NoTokens.NO_TOKENIZER),
     ],
@@ -511,11 +550,151 @@ def test_each_engine_is_probed_once_it_is_there_and_again_later(path: Path) -> N
     assert model.standings == dict.fromkeys(Form, Standing.EQUAL)
 
 
-def test_the_tokenizer_alone_is_compared_with_sglang(path: Path) -> None:
-    world = World(path, Engine("http://engine", "SGLang"))
-    world.run(world.tokens(HI))
-    assert world.engines.asked == [{"model": "m", "prompt": RENDERED, "add_special_tokens": False}]
-    assert world.tokenizer.compared == {"equal": 1}
+SGLANG_ENGINE = Engine("http://engine", "SGLang")
+
+
+def test_of_sglang_that_takes_no_messages_the_tokenizer_alone_is_compared(path: Path) -> None:
+    world = World(path, SGLANG_ENGINE)
+    world.engines.answer = lambda asked: (
+        EngineAnswer(422, b"") if "messages" in asked else world.engines._right(asked)
+    )
+    first, again = world.run(world.tokens(HI), world.tokens(HI))
+    text = {"model": "m", "prompt": RENDERED, "add_special_tokens": False}
+    assert text in world.engines.asked
+    assert set(world.tokenizer.compared) == {"equal"}
+    assert not first.is_proven
+    assert not again.is_proven
+
+
+def test_sglang_is_asked_as_a_chat_of_its_own(path: Path) -> None:
+    asked_with = {
+        "chat_template_kwargs": {"x": None},
+        "reasoning_effort": "low",
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "tools": [{"type": "function", "function": {"name": "f"}}],
+    }
+    prompt = read_chat({"model": "m", "messages": HI.messages, **asked_with})
+    world = World(path, SGLANG_ENGINE)
+    content = ModelTokenizer.read(path, lambda: 0.0)
+    text = content.text_of(prompt, "SGLang", 1e6)
+    tokens = array("I", content.tokens_of(text, prompt)[0]).tolist()
+    world.engines.answer = lambda asked: tokens_answer(tokens)
+    first, again = world.run(world.tokens(prompt), world.tokens(prompt))
+    assert {"model": "m", "messages": HI.messages, **asked_with} in world.engines.asked
+    assert not first.is_proven
+    assert again.is_proven
+    world = World(path, SGLANG_ENGINE)
+    world.run(world.tokens(HI._replace(add_generation_prompt=False)))
+    (asked,) = world.engines.asked
+    assert (asked["add_generation_prompt"], asked["add_special_tokens"]) == (False, False)
+
+
+def test_tokens_are_proven_once_each_engine_has_made_such_ones(path: Path) -> None:
+    other = Engine("http://other", "vLLM")
+    world = World(path, ENGINE)
+    first, second, joined, again = world.run(
+        world.tokens(HI),
+        world.tokens(HI),
+        lambda: _joined(world, other, HI),
+        world.tokens(HI),
+    )
+    assert [one.is_proven for one in (first, second, joined, again)] == [False, True, False, True]
+    world.engines.knows_all = False
+    (unknown,) = world.run(world.tokens(HI))
+    assert not unknown.is_proven, "an engine without HTTP may make others"
+
+
+async def _joined(world: World, engine: Engine, prompt: Prompt) -> Any:
+    world.engines.engines.append(engine)
+    return await world.tokenizer.tokens(prompt)
+
+
+def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
+    (alone,) = World(path).run(World(path).tokens(HI))
+    assert not alone.is_proven
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    for unseen in (
+        read_chat({"model": "m", "messages": HI.messages, "reasoning_effort": "low"}),
+        HI._replace(tools=tools, tool_choice="none"),
+    ):
+        for has_files in (True, False):
+            world = World(path, ENGINE, models=has_files)
+            found = world.run(*[world.tokens(unseen)] * 3)
+            assert not any(one.is_proven for one in found), (unseen, has_files)
+
+
+SHAPES = (
+    {"messages": HI.messages},
+    {"messages": HI.messages, "tools": [{"type": "function", "function": {"name": "f"}}]},
+    {"messages": [*HI.messages, {"role": "assistant", "content": "x"}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
+    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 2}]},
+    {"messages": [{"role": "developer", "content": "x"}]},
+    {"messages": [{"role": "user", "content": "x", "name": "y"}]},
+    {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": True}},
+    {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": False}},
+    {"messages": HI.messages, "documents": [{"text": "d"}]},
+    {"messages": HI.messages, "add_generation_prompt": False},
+    {"messages": HI.messages, "add_special_tokens": True},
+)
+
+
+def test_what_engines_differ_in_is_proven_by_itself() -> None:
+    shapes = [shape_of(read_chat({"model": "m", **one})) for one in SHAPES]
+    assert len(set(shapes)) == len(shapes)
+    assert shape_of(HI) == shapes[0] == shape_of(HI._replace(messages=[*HI.messages] * 3))
+    assert shape_of(TEXT) not in shapes
+
+
+def test_the_date_of_a_template_is_proven_until_it_may_change_in_some_zone(path: Path) -> None:
+    dated = write_model(path.parent / "dated", template="{{ strftime_now('%A') }} {{ messages }}")
+    world = World(dated, ENGINE)
+    world.time.now = 900.0
+    first, proven = world.run(world.tokens(HI), world.tokens(HI))
+    assert (first.is_proven, proven.is_proven) == (False, True)
+    world.time.now = 1799.0
+    assert world.tokenizer._are_proven(HI, "", module._Made(None, "", b""))
+    world.time.now = 1800.0
+    shape = shape_of(HI)
+    assert world.tokenizer._proofs.lacking("m", shape, [ENGINE]) == (True, [ENGINE])
+
+
+def test_small_prompts_wait_for_no_large_one_and_large_ones_not_for_long(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LARGE_WAIT_S", 0.05)
+    monkeypatch.setattr(module, "LARGE_CHARACTERS", 20_000)
+    world = World(path)
+    begun, is_over = threading.Event(), threading.Event()
+    tokens_of = ModelTokenizer.tokens_of
+
+    def slow(self: ModelTokenizer, text: str, *args: Any) -> tuple[bytes, int]:
+        if len(text) > 20_000:
+            begun.set()
+            is_over.wait(20)
+        return tokens_of(self, text, *args)
+
+    monkeypatch.setattr(ModelTokenizer, "tokens_of", slow)
+    large, small = "quick brown fox " * 2_000, "quick brown fox " * 500
+
+    async def scenario() -> None:
+        gone = asyncio.create_task(world.tokenizer.tokens(TEXT._replace(text=large)))
+        await asyncio.to_thread(begun.wait, 20)
+        gone.cancel()
+        found = await world.tokenizer.tokens(TEXT._replace(text=small))
+        assert found.length > 0
+        with pytest.raises(NoTokensError) as refused:
+            await world.tokenizer.tokens(TEXT._replace(text=large))
+        assert refused.value.reason is NoTokens.BUSY
+        is_over.set()
+        monkeypatch.setattr(module, "LARGE_WAIT_S", 60.0)
+        await world.tokenizer.tokens(TEXT._replace(text=large))
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        is_over.set()
+        world.tokenizer.end()
 
 
 def test_begin_probes_and_end_ends(path: Path) -> None:
@@ -561,6 +740,60 @@ def test_media_have_no_tokens_where_no_engine_can_be_asked(
         world.run(world.tokens(PICTURE))
     assert refused.value.reason is NoTokens.MEDIA
     assert not world.engines.asked
+
+
+def test_an_engine_says_what_it_calls_images_and_where_they_are(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.rendering = rendering()
+    (found,) = world.run(world.tokens(PICTURE))
+    assert (found.content, found.source) == (array("I", [5, 6, 6, 7]).tobytes(), TokenSource.ENGINE)
+    assert found.media == [MediaItem("a3f1", 1, 2, "image")]
+    [asked] = world.engines.rendered
+    assert (asked["messages"], asked["mm_payload"]) == (PICTURE.messages, "none")
+    assert not world.engines.asked
+    world.engines.answer = wrong
+    (found,) = world.run(world.tokens(PICTURE._replace(truncation=Truncation(2, is_left=True))))
+    assert (found.length, found.media) == (2, ()), "places are those of the whole prompt"
+
+
+TENSORS = {"image": ["QUJD"]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        no_rendering,
+        rendering(kwargs_data=TENSORS),
+        rendering(mm_hashes={"image": []}),
+        rendering(mm_hashes={}, mm_placeholders={}),
+        lambda asked: EngineAnswer(200, b'[[{"role": "user"}], [{"prompt_token_ids": [1]}]]'),
+        lambda asked: EngineAnswer(404, b""),
+        silent,
+    ],
+)
+def test_an_engine_that_does_not_say_so_is_asked_for_tokens_alone(
+    path: Path, answer: Callable[[dict[str, Any]], EngineAnswer]
+) -> None:
+    world = World(path, ENGINE)
+    world.engines.rendering, world.engines.answer = answer, wrong
+
+    async def later() -> None:
+        world.time.now += module.RENDER_PAUSE_S
+        world.engines.rendering = rendering()
+
+    first, second, _, third = world.run(
+        world.tokens(PICTURE), world.tokens(PICTURE), later, world.tokens(PICTURE)
+    )
+    assert [one.length for one in (first, second, third)] == [3, 3, 4]
+    assert (len(world.engines.rendered), len(world.engines.asked)) == (2, 2)
+
+
+def test_what_a_client_has_sent_wrong_ends_no_asking(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = wrong
+    world.engines.rendering = lambda asked: EngineAnswer(400, b"")
+    world.run(world.tokens(PICTURE), world.tokens(PICTURE))
+    assert (len(world.engines.rendered), len(world.engines.asked)) == (2, 2)
 
 
 def test_an_engine_that_is_slow_with_media_is_asked_about_text(path: Path) -> None:

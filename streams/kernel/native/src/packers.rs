@@ -70,7 +70,7 @@ impl ArrayPacker {
     }
 
     #[expect(clippy::too_many_arguments, reason = "each has its name where it is called")]
-    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, all_chains, scopeless_tiers))]
+    #[pyo3(signature = (*, arrays, maps, dp_rank, lora_name, roots, all_chains, scopeless_tiers, has_rules))]
     fn batch_packer(
         &self,
         arrays: HashMap<String, Vec<String>>,
@@ -80,6 +80,7 @@ impl ArrayPacker {
         roots: &str,
         all_chains: bool,
         scopeless_tiers: bool,
+        has_rules: bool,
         py: Python<'_>,
     ) -> PyResult<Option<BatchPacker>> {
         let (Some(arrays), Some(maps)) = (layout(&arrays), layout(&maps)) else {
@@ -99,6 +100,7 @@ impl ArrayPacker {
             roots,
             all_chains,
             scopeless_tiers,
+            has_rules,
             limits,
         };
         Ok(Some(BatchPacker { packer }))

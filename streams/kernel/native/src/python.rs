@@ -21,6 +21,7 @@ use prefix_index::write::{UnknownPublisher, WriteTurn};
 use prefix_index::{changes, engine_hashes, views, walk};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::audits::AuditQueue;
@@ -107,7 +108,7 @@ impl Kernel {
                     return Vec::new();
                 };
                 let scope = &state.index.scopes[number as usize];
-                walk::query(scope, state.index.placement, &self.core.hasher, prompt, instance_id)
+                walk::query(&state, scope, &self.core.hasher, prompt, instance_id)
             }))
         })?;
         Classes::get(py)?.matches(&answer, py)
@@ -174,12 +175,33 @@ impl Kernel {
         known.map(|known| known.sparse_blocks).map_err(unknown(publisher))
     }
 
-    #[pyo3(signature = (publisher, blocks, /))]
-    fn set_sparse_blocks(&self, publisher: u64, blocks: u64) -> PyResult<()> {
+    #[pyo3(signature = (publisher, blocks, by_rule, /))]
+    fn set_sparse_blocks(&self, publisher: u64, blocks: u64, by_rule: bool) -> PyResult<()> {
         let set = |turn: &mut WriteTurn| {
-            turn.publisher(publisher).map(|(known, _)| known.sparse_blocks = Some(blocks))
+            let (known, index) = turn.publisher(publisher)?;
+            known.sparse_blocks = Some(blocks);
+            if !by_rule {
+                index.unrule(known);
+            }
+            Ok(())
         };
-        self.write(set).map_err(unknown(publisher))
+        self.change(set).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn forms_prefixes(&self, publisher: u64) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known.map(|known| known.has_base || known.groups > 0).map_err(unknown(publisher))
+    }
+
+    #[pyo3(signature = (publisher, /))]
+    fn by_rule(&self, publisher: u64) -> PyResult<bool> {
+        let state = self.core.state.read();
+        let known = state.publishers.get(&publisher).ok_or(UnknownPublisher);
+        known
+            .map(|known| known.sparse_blocks.is_some() && !known.unruled)
+            .map_err(unknown(publisher))
     }
 
     #[pyo3(signature = (publisher, /))]
@@ -357,17 +379,18 @@ impl Kernel {
         Ok(ContextDump { kernel: slf.unbind(), dump: Mutex::new(dump) })
     }
 
-    #[pyo3(signature = (scope, tokens, first_key, instance_id, /))]
+    #[pyo3(signature = (scope, tokens, keys, instance_id, /))]
     fn query<'py>(
         &self,
         scope: &Bound<'py, PyAny>,
         tokens: &Bound<'py, PyAny>,
-        first_key: &Bound<'py, PyAny>,
+        keys: Vec<PyBackedBytes>,
         instance_id: Option<&str>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
+        let tokens = bytes_of(tokens)?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let is_long = tokens.as_bytes().len() > DETACHED_TOKEN_BYTES;
-        let prompt = Prompt::Tokens(tokens.as_bytes(), first_key.as_bytes());
+        let prompt = Prompt::Tokens(tokens.as_bytes(), &keys);
         self.matches(scope, &prompt, instance_id, is_long)
     }
 
@@ -382,6 +405,28 @@ impl Kernel {
         let (prefixes, _) = hashes.as_bytes().as_chunks();
         let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
         self.matches(scope, &Prompt::Hashes(prefixes), instance_id, is_long)
+    }
+
+    #[pyo3(signature = (scope, hashes, instance_id, /))]
+    fn limiting_groups(
+        &self,
+        scope: &Bound<'_, PyAny>,
+        hashes: &Bound<'_, PyAny>,
+        instance_id: Option<&str>,
+    ) -> PyResult<Vec<(String, u32)>> {
+        let hashes = bytes_of(hashes)?;
+        let (prefixes, _) = hashes.as_bytes().as_chunks();
+        let is_long = 8 * prefixes.len() > DETACHED_TOKEN_BYTES;
+        let py = scope.py();
+        let found = with_scope(scope, |key| {
+            Ok(detached_if(is_long, py, || {
+                let state = self.core.state.read();
+                let Some(&number) = state.index.scope_ids.get(&key) else { return Vec::new() };
+                let scope = &state.index.scopes[number as usize];
+                walk::limiting_groups(&state, scope, prefixes, instance_id)
+            }))
+        })?;
+        Ok(found.into_iter().map(|(name, group)| (name.to_string(), group)).collect())
     }
 
     #[pyo3(signature = (tenant_id, model_name, hashes, /))]
@@ -437,13 +482,13 @@ impl Kernel {
         }
     }
 
-    #[pyo3(signature = (tokens, block_size, first_key, pairs, /))]
+    #[pyo3(signature = (tokens, block_size, keys, pairs, /))]
     fn hash_blocks<'py>(
         &self,
         py: Python<'py>,
         tokens: &[u8],
         block_size: usize,
-        first_key: &[u8],
+        keys: Vec<PyBackedBytes>,
         pairs: bool,
     ) -> PyResult<Bound<'py, PyBytes>> {
         if block_size == 0 {
@@ -451,8 +496,9 @@ impl Kernel {
         }
         let block_size = block_size.min(tokens.len() + 1); // longer: no block, and no overflow
         let is_long = tokens.len() > DETACHED_TOKEN_BYTES;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
         let hashes = detached_if(is_long, py, || {
-            walk::block_hashes(&self.core.hasher, tokens, first_key, block_size, pairs)
+            walk::block_hashes(&self.core.hasher, tokens, &keys, block_size, pairs)
         });
         Ok(PyBytes::new(py, &hashes))
     }
@@ -538,16 +584,17 @@ impl Kernel {
         let _ = self.core.audit.set(queue.0.clone()); // the first one stays
     }
 
-    #[pyo3(signature = (scope, tokens, first_key, most, /))]
+    #[pyo3(signature = (scope, tokens, keys, most, /))]
     fn prefix_hashes<'py>(
         &self,
         scope: &Bound<'py, PyAny>,
         tokens: &Bound<'py, PyAny>,
-        first_key: &Bound<'py, PyAny>,
+        keys: Vec<PyBackedBytes>,
         most: usize,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let (tokens, first_key) = (bytes_of(tokens)?, bytes_of(first_key)?);
-        let prompt = (tokens.as_bytes(), first_key.as_bytes());
+        let tokens = bytes_of(tokens)?;
+        let keys: Vec<&[u8]> = keys.iter().map(|key| &**key).collect();
+        let prompt = (tokens.as_bytes(), &keys[..]);
         let packed = with_scope(scope, |key| {
             let block_size = key.block_size as usize;
             if block_size == 0 {

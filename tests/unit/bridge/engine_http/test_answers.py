@@ -158,6 +158,21 @@ def test_a_host_that_the_engine_names_is_used_for_its_events() -> None:
         assert found.endpoint == f"tcp://{expected}:5557"
 
 
+def test_each_rank_of_an_sglang_over_several_hosts_publishes_on_its_own() -> None:
+    publishers = [
+        {"dp_rank": 4, "endpoint": "tcp://10.0.0.2:5561"},
+        {"dp_rank": 0, "endpoint": "tcp://*:5557"},
+    ]
+    events = KV_EVENTS | {"dp_size": 8, "publishers": publishers}
+    assert read_kv_events(encode({"kv_events": events}), URL) == [
+        PublisherSource(0, "tcp://10.0.0.7:5557", "tcp://10.0.0.7:6000", 64),
+        PublisherSource(4, "tcp://10.0.0.2:5561", "tcp://10.0.0.2:6004", 64),
+    ]
+    twice = KV_EVENTS | {"publishers": [publishers[0], publishers[0]]}
+    with pytest.raises(RegistrationError, match="several for one"):
+        read_kv_events(encode({"kv_events": twice}), URL)
+
+
 def test_an_ipv6_host_stands_in_brackets() -> None:
     url = read_base_url("http://[fd00::7]:8000")
     (found,) = read_kv_events(encode({"kv_events": KV_EVENTS | {"dp_size": 1}}), url)

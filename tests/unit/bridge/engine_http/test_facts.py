@@ -89,6 +89,14 @@ def test_names_and_ranks_beyond_the_bound_are_not_told() -> None:
     assert (len(facts.models), len(facts.ranks)) == (8, 64)
 
 
+def test_an_sglang_over_several_hosts_names_each_rank() -> None:
+    publishers = [{"dp_rank": rank, "endpoint": f"tcp://10.0.0.{rank}:5557"} for rank in (0, 4)]
+    events = {"publisher": "zmq", "replay_endpoint_port_base": 6000, "publishers": publishers}
+    facts = sglang_facts({"/server_info": json.dumps({"kv_events": events}).encode()}, 4)
+    assert facts.ranks == (0, 4)
+    assert (facts.endpoint, facts.replay_endpoint) == ("tcp://10.0.0.4:5557", "tcp://10.0.0.4:6004")
+
+
 def test_an_sglang_says_all_of_it_at_one_path() -> None:
     info = {
         "version": "0.5.23",

@@ -153,7 +153,7 @@ class Engine:
     @property
     def is_held(self) -> bool:
         scope = PrefixScope("default", "m", "", 4, "")
-        matches = self.fold.kernel.query(scope, struct.pack("<4I", *TOKENS), b"", None)
+        matches = self.fold.kernel.query(scope, struct.pack("<4I", *TOKENS), (), None)
         return any(rank.matched for match in matches for rank in match.ranks)
 
 

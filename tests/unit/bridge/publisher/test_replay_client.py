@@ -63,6 +63,7 @@ class Engine:
         port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self.endpoint = f"tcp://127.0.0.1:{port}"
         self._stopping = False
+        self.window = b""  # which numbers it has: of ATOM
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -80,7 +81,7 @@ class Engine:
                     sequence = reply[0].to_bytes(8, "big")
                     self._socket.send_multipart([*header, sequence, payload(*reply)])
             if None not in replies:
-                end = [client, b"", *([b""] if self._topic else []), END_SEQUENCE, b""]
+                end = [client, b"", *([b""] if self._topic else []), END_SEQUENCE, self.window]
                 self._socket.send_multipart(end)
 
     def close(self) -> None:
@@ -182,6 +183,14 @@ def test_without_anything_that_waits_all_is_taken(engines: Engines) -> None:
     engine = engines(honest(0, 3000))
     sequencer = held(ANCHOR)
     assert told(repair(sequencer, engine.endpoint)) == batches(3, 11, 3000)
+
+
+def test_a_reply_may_end_with_the_numbers_that_there_are(engines: Engines) -> None:
+    engine = engines(honest(5, 9))
+    engine.window = msgspec.msgpack.encode([5, 9])
+    sequencer = held(Anchor(Cursor(1, 4), 104.0, heard=Proof(4, 104.0)))
+    assert told(repair(sequencer, engine.endpoint))[-1] == (1, 9)
+    assert sequencer[KEY].stream.counters.dropped == {}
 
 
 def test_a_new_publisher_gets_all_that_its_engine_still_has(engines: Engines) -> None:

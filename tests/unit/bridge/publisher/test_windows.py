@@ -87,7 +87,7 @@ class Engine:
         """How many of the blocks are found."""
         scope = PrefixScope("default", "m", "", 4, "")
         tokens = struct.pack(f"<{4 * len(numbers)}I", *(one for one in numbers for _ in range(4)))
-        matches = self.fold.kernel.query(scope, tokens, b"", None)
+        matches = self.fold.kernel.query(scope, tokens, (), None)
         return max([0, *(rank.matched for match in matches for rank in match.ranks)]) // 4
 
 

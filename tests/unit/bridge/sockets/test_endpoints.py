@@ -1,7 +1,7 @@
 import pytest
 
-from bridge.sockets.endpoints import check_endpoint, names_host
-from schemas.errors import EndpointError
+from bridge.sockets.endpoints import check_endpoint, check_publisher_endpoint, names_host
+from schemas.errors import AddressRefusedError, EndpointError
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,22 @@ def test_what_can_never_be_reached_is_refused_with_its_text(endpoint: str) -> No
 )
 def test_host_names_are_told_from_addresses(endpoint: str, named: bool) -> None:
     assert names_host(endpoint) is named
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://10.0.0.7:50051", "grpc://engine-0:1", "tcp://a:1"])
+def test_a_publisher_may_stream(endpoint: str) -> None:
+    check_publisher_endpoint(endpoint)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["grpc://", "grpc://a", "grpc://:1", "grpc://a:0", "grpc://unix:/run/x", "http://a:1"],
+)
+def test_what_is_no_address_of_a_stream_is_refused(endpoint: str) -> None:
+    with pytest.raises(EndpointError):
+        check_publisher_endpoint(endpoint)
+
+
+def test_what_may_not_be_connected_to_is_no_address_of_a_stream_either() -> None:
+    with pytest.raises(AddressRefusedError):
+        check_publisher_endpoint("grpc://169.254.169.254:80")

@@ -2,6 +2,7 @@
 what their publishers meant.
 """
 
+import math
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -132,8 +133,16 @@ def expected_event(event: object, sequence: int) -> BlockEvent:
         lora_name=lora_name,
         group=group,
         spec_kind=str(fields.get("kv_cache_spec_kind") or ""),
+        last_blocks=last_blocks(fields),
         extra_keys=extra_keys(fields, lora_name),
     )
+
+
+def last_blocks(fields: Mapping[str, object]) -> int:
+    """Of a sliding window, as vLLM has it."""
+    window, block_size = fields.get("kv_cache_spec_sliding_window"), fields["block_size"]
+    assert isinstance(block_size, int)
+    return math.ceil((window - 1) / block_size) if isinstance(window, int) else 0
 
 
 def decoded(captured: Captured) -> DecodedBatch:

@@ -47,8 +47,9 @@ MODES: dict[ReportMode, str] = {"": "undecided", "full": "reported", "incrementa
 
 @pytest.mark.parametrize("mode", MODES)
 def test_what_begins_a_prompt_is_marked(packer: ArrayPacker, mode: ReportMode) -> None:
+    of_sparse = chain(group_idx=2, kv_cache_spec_kind="mamba")
     events = [chain(), chain(block_hashes=[3, 4], parent_block_hash=2), chain(group_idx=1)]
-    assert marks(packer, mode, *events) == [MODES[mode], "", MODES[mode]]
+    assert marks(packer, mode, *events, of_sparse) == [MODES[mode], "", MODES[mode], MODES[mode]]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_what_begins_a_prompt_is_marked(packer: ArrayPacker, mode: ReportMode) -
         {"parent_block_hash": 9},
         {"medium": "cpu"},
         {"locality": "REMOTE"},
-        {"kv_cache_spec_kind": "mamba"},
+        {"kv_cache_spec_kind": "sliding_window"},
         {"token_ids": [], "block_size": 0},
         {"origin": "NEW"},
     ],

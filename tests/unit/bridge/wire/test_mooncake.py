@@ -370,3 +370,22 @@ def test_captured_objects(captured: Any) -> None:
                 got.append(("cleared",))
     assert got == meant(captured.decoded[1])
     assert batch.engine_time == captured.decoded[0] / 1000
+
+
+def test_a_session_names_no_block() -> None:
+    (event,), reasons = decoded(stored(session_id="s-1"))  # since 0.3.14
+    assert (is_at(event)[1], reasons) == (u64(17), [])
+
+
+def test_the_release_says_what_remove_all_takes_and_that_all_is_gone() -> None:
+    frames = {
+        one.name.rpartition("/")[2]: one.frames
+        for one in captured_messages()
+        if one.name.startswith("mooncake-0.3.14/")
+    }
+    source = open_source(of_pool(), PythonArrayPacker())
+    batch = source.decode(frames["05_removed_all"])
+    assert batch.clears
+    assert {type(event) for event in batch.events} == {RemovedBlocks, ClearedBlocks}
+    (by_regex,) = source.decode(frames["04_removed_by_regex"]).events
+    assert isinstance(by_regex, RemovedBlocks)

@@ -128,7 +128,7 @@ def index_of(cache: Cache, packer: ArrayPacker) -> Kernel:
 def found(kernel: Kernel, *prompt: Page) -> int:
     """How many pages of it."""
     tokens = b"".join(token.to_bytes(4, "little") for page in prompt for token in page)
-    [match] = kernel.query(SCOPE, tokens, b"", None)
+    [match] = kernel.query(SCOPE, tokens, (), None)
     return match.longest // PAGE
 
 

@@ -40,6 +40,7 @@ class NoHistory:
 
     def __init__(self) -> None:
         self.asked: list[PastQuestion | Question] = []
+        self.most = 2
 
     async def view_as_of(self, as_of: AsOf, asked: PastQuestion) -> PastView:
         """See `History`."""
@@ -49,13 +50,13 @@ class NoHistory:
     async def explain(self, as_of: AsOf, question: Question) -> Explanation:
         """See `History`: nothing is known of the blocks."""
         self.asked.append(question)
-        if len(self.asked) > 1:
+        if len(self.asked) == self.most:
             raise PastError("as_of_too_old", "it is")
         return Explanation(0, 0, None, 4, EndedBy(0, 0, [], None))
 
 
 def hashes(*, key: bytes = b"", pairs: bool = False) -> bytes:
-    found = prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, first_key=key, pairs=pairs)
+    found = prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, keys=(key,), pairs=pairs)
     return u64s(list(found))
 
 
@@ -95,6 +96,21 @@ def test_explain_hashes_once_it_is_its_turn(
     assert [asked.prefixes() for asked in history.asked] == [hashes(), hashes(pairs=True)]
 
 
+def test_explain_asks_for_each_form_in_which_engines_write_an_image(
+    client: AsgiClient, history: NoHistory
+) -> None:
+    history.most = 5
+    client.post_json("/explain", BODY | {"media": [{"hash": "a3f1", "offset": 3, "length": 2}]})
+    placed = (extra_key([["a3f1", 3]]), extra_key([["a3f1", -1]]))
+    bare = (extra_key(["a3f1"]), extra_key(["a3f1"]))
+    expected = [
+        u64s(list(prefix_hashes(pack_tokens(TOKENS), 4, seed=SEED, keys=keys, pairs=pairs)))
+        for pairs in (False, True)
+        for keys in (placed, bare)
+    ]
+    assert [asked.prefixes() for asked in history.asked] == expected
+
+
 def test_explain_asks_for_pairs_only_where_there_is_one(
     client: AsgiClient, history: NoHistory
 ) -> None:
@@ -118,7 +134,7 @@ def test_answers_of_the_past_are_hashed_beside_the_loop(kernel: NotingKernel) ->
 
     answers = PastAnswers(NoTables([], lambda: kernel), positions_at=lambda seconds: ())
     asked = PastQuestion(
-        "t", "m", 4, prefixes=lambda: kernel.hash_blocks(pack_tokens(TOKENS), 4, b"", False)
+        "t", "m", 4, prefixes=lambda: kernel.hash_blocks(pack_tokens(TOKENS), 4, (), False)
     )
     with pytest.raises(PastError, match="it is"):
         asyncio.run(answers.view_as_of(AsOf(seconds=0.0), asked))

@@ -1,5 +1,6 @@
 """`POST /query` and `POST /query_by_hash` over a real kernel, through the whole app."""
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -378,7 +379,7 @@ class FailingKernel(ReferenceKernel):
         self.error = error
 
     def query(
-        self, scope: PrefixScope, tokens: bytes, first_key: bytes, instance_id: str | None, /
+        self, scope: PrefixScope, tokens: bytes, keys: Sequence[bytes], instance_id: str | None, /
     ) -> list[InstanceMatch]:
         raise self.error
 

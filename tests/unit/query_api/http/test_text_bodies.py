@@ -12,6 +12,7 @@ from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
 from routing.decisions.router_settings import RouterSettings
 from routing.feature import routing_feature
+from schemas.media import MediaItem
 from tests.fakes import AsgiClient, FakeTable, Reply, registration
 from tokens.interface import NoTokens, NoTokensError, Tokens, TokenSource
 from tokens.prompt import ChatPrompt, Prompt, TokenPrompt
@@ -27,6 +28,8 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self.prompts: list[tuple[Prompt, str]] = []
         self.missing: NoTokens | None = None
+        self.media: list[MediaItem] = []
+        self.is_proven = True
 
     async def tokens(self, prompt: Prompt, tenant_id: str = "") -> Tokens:
         """See `PromptTokenizer`."""
@@ -35,7 +38,8 @@ class FakeTokenizer:
             raise NoTokensError(self.missing, "there are none")
         if isinstance(prompt, TokenPrompt):
             return Tokens(prompt.content, TokenSource.GIVEN)
-        return Tokens(array("I", TOKENS).tobytes(), TokenSource.LOCAL, 8)
+        content = array("I", TOKENS).tobytes()
+        return Tokens(content, TokenSource.LOCAL, 8, self.media, self.is_proven)
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
         """See `PromptTokenizer`."""
@@ -71,6 +75,56 @@ def test_text_is_answered_as_its_tokens_are(
     assert "reprise-tokens" not in by_tokens.headers
 
 
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+@pytest.mark.parametrize("path", ["/query", "/route"])
+def test_images_that_an_engine_names_are_asked_for_with_its_tokens(
+    client: AsgiClient, tokenizer: FakeTokenizer, wire: str, path: str
+) -> None:
+    send = client.post_json if wire == "json" else client.post_msgpack
+    media = [{"hash": "a3f1", "offset": 1, "length": 5}]
+    tokenizer.media = [MediaItem("a3f1", 1, 5, "image")]
+    no_body = {"reserve": False} if path == "/route" else {}
+    plain = send(path, SCOPE | no_body | {"token_ids": TOKENS})
+    by_media = send(path, SCOPE | no_body | {"token_ids": TOKENS, "media": media})
+    by_text = send(path, SCOPE | no_body | {"messages": MESSAGES})
+    of_client = send(path, SCOPE | no_body | {"messages": MESSAGES, "extra_keys": [None] * 3})
+    found = [cached(answer.document()) for answer in (plain, by_media, by_text, of_client)]
+    assert found == [8, 0, 0, 8]
+
+
+def cached(document: Any) -> int:
+    """What instance `a` has of the prompt, by the answer of either path in either form."""
+    if "prefill" in document:
+        return int(document["prefill"]["cached_tokens"])
+    found = document.get("instances") or document["default"]
+    return int(found["a"]["longest_matched"])
+
+
+@pytest.mark.parametrize("wire", ["json", "msgpack"])
+def test_tokens_that_are_not_proven_make_no_answer_exact(
+    client: AsgiClient, tokenizer: FakeTokenizer, wire: str
+) -> None:
+    send = client.post_json if wire == "json" else client.post_msgpack
+    found = []
+    for tokenizer.is_proven in (True, False):
+        plain = send("/query", SCOPE | {"messages": MESSAGES})
+        assert ("unproven" in plain.headers["reprise-tokens"]) is not tokenizer.is_proven
+        assert cached(plain.document()) == 8
+        detail = of_a(send("/query?detail=1", SCOPE | {"messages": MESSAGES}).document())
+        trusted = of_a(send("/query?only=exact", SCOPE | {"messages": MESSAGES}).document())
+        state = plain.headers["reprise-state"]
+        found.append((state, detail["state"], detail["reason"], bool(trusted)))
+    assert found == [
+        ("exact", "exact", "", True),
+        ("unconfirmed", "unconfirmed", "tokens_unproven", False),
+    ]
+
+
+def of_a(document: Any) -> Any:
+    """What an answer to `/query` says of instance `a`; {} for nothing."""
+    return (document.get("instances") or document.get("default") or {}).get("a", {})
+
+
 def test_token_ids_as_a_prompt_are_given(client: AsgiClient) -> None:
     answer = post(client, "/query", prompt=TOKENS)
     assert answer.headers["reprise-tokens"] == "given; count=12; reused=0"
@@ -95,7 +149,7 @@ def test_what_decides_tokens_goes_to_the_tokenizer_and_the_rest_stays(
     assert answer.status == 200
     ((prompt, tenant_id),) = tokenizer.prompts
     assert (prompt, tenant_id) == (
-        ChatPrompt("m", MESSAGES, tools, template_kwargs={"x": 1}),
+        ChatPrompt("m", MESSAGES, tools, template_kwargs={"x": 1}, given_kwargs={"x": 1}),
         "t",
     )
 

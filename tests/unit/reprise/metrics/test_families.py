@@ -103,6 +103,17 @@ def _embedded(data: Path) -> dict[str, Metric]:
         service.stop()
 
 
+def _coordinator(data: Path) -> dict[str, Metric]:
+    """It is served where LMCache's topic is not read."""
+    lmcache = LmcacheSettings(coordinated="127.0.0.1:0")
+    service = EmbeddedService(Settings(data=data, kernel="reference", lmcache=lmcache))
+    service.view.metrics.register(embedded_collector(service))
+    try:
+        return _named(service.view.metrics)
+    finally:
+        service.stop()
+
+
 async def _bridge(data: Path) -> dict[str, Metric]:
     bridge = Bridge(BridgeSettings(kafka=KAFKA, data=data), client_options(KAFKA))
     try:
@@ -160,6 +171,7 @@ def roles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Metri
     data = tmp_path_factory.mktemp("roles")
     return {
         "embedded": _embedded(data / "embedded"),
+        "coordinator": _coordinator(data / "coordinator"),
         "bridge": asyncio.run(_bridge(data / "bridge")),
         "streams": asyncio.run(_worker(data / "streams")),
         "serve": _replica(data / "serve"),

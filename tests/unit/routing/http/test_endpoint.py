@@ -15,7 +15,7 @@ from routing.fold.fold import RoutingFold
 from routing.policies.decide import DegradedPolicy
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.codec import decode_routing
-from schemas.events import StoredBlocks, encode_events, paired_key
+from schemas.events import StoredBlocks, encode_events, extra_key, paired_key
 from schemas.identities import PrefixScope
 from schemas.registration import NO_EVENTS, Label, PublisherKind, Registration
 from schemas.routing_records import (
@@ -88,6 +88,73 @@ def test_plain_blocks_and_blocks_of_pairs_count_in_one_decision(service: Service
     assert (chosen["instance_id"], chosen["cached_tokens"]) == ("a", 48)
 
 
+IMAGE = {"hash": "a3f1", "offset": 20, "length": 20}
+
+
+def store_image(service: Service, name: str, *keys: object) -> None:
+    """TOKENS, of which an image is in the second and the third block."""
+    registration = Registration(
+        endpoint=f"tcp://127.0.0.1:{next(PORTS)}",
+        kind=VLLM,
+        model_name="m",
+        instance_id=name,
+        block_size=16,
+    )
+    publisher = service.table.add(registration)
+    stored = StoredBlocks(
+        sequence=0,
+        hashes=struct.pack("<4Q", 1, 2, 3, 4),
+        tokens=struct.pack("<64I", *TOKENS),
+        block_size=16,
+        extra_keys=(b"", *(extra_key([key]) for key in keys), b""),
+    )
+    service.table.kernel.apply(publisher, encode_events([stored]), -1)
+    service.clock.now += 1.0
+
+
+def test_an_image_goes_to_who_holds_it_however_its_release_writes_it(service: Service) -> None:
+    store_image(service, "a", ["a3f1", 4], ["a3f1", -12])
+    store_image(service, "b", ["b7d2", 4], ["b7d2", -12])
+    features = {
+        "mm_hashes": {"image": ["b7d2"]},
+        "mm_placeholders": {"image": [{"offset": 20, "length": 20}]},
+    }
+    rows = [None, [["b7d2", 4]], [["b7d2", -12]], None]
+    for fields, expected in (
+        ({"media": [IMAGE]}, ("a", 64)),
+        ({"features": features}, ("b", 64)),
+        ({"extra_keys": rows}, ("b", 64)),
+    ):
+        chosen = route(service, reserve=False, **fields)["prefill"]
+        assert (chosen["instance_id"], chosen["cached_tokens"]) == expected
+    assert route(service, reserve=False)["prefill"]["cached_tokens"] == 16
+    store_image(service, "c", "c0de", "c0de")  # of vLLM 0.17
+    other = [IMAGE | {"hash": "c0de"}]
+    chosen = route(service, reserve=False, media=other, explain=True)
+    assert (chosen["prefill"]["instance_id"], chosen["prefill"]["cached_tokens"]) == ("c", 64)
+    held = {one["instance_id"]: one["cached_tokens"] for one in chosen["candidates"]}
+    assert held == {"a": 16, "b": 16, "c": 64}
+
+
+def test_what_an_image_was_booked_for_is_soon_held_there_alone(service: Service) -> None:
+    for name in "ab":
+        store_image(service, name, ["b7d2", 4], ["b7d2", -12])
+    first = route(service, media=[IMAGE])["prefill"]["instance_id"]
+    again = route(service, media=[IMAGE], reserve=False)["prefill"]
+    assert (again["instance_id"], again["predicted_tokens"]) == (first, 48)
+    for other in ([IMAGE | {"hash": "x"}], []):
+        assert route(service, media=other, reserve=False)["prefill"]["predicted_tokens"] == 0
+
+
+def test_keys_beside_hashes_are_refused(service: Service) -> None:
+    document = {"model": "m", "block_size": 16, "block_hashes": [1, 2]}
+    for name, value in (("media", [IMAGE | {"offset": 0}]), ("extra_keys", [["s"], None])):
+        found = refused(service, "/route", document | {name: value})
+        assert found == (400, "invalid_value", name)
+    assert service.client.post_json("/route", document | {"media": []}).status != 400
+    assert refused(service, "/route", asked(media=5)) == (400, "invalid_type", "media")
+
+
 def test_who_holds_most_of_the_prompt_gets_it(service: Service) -> None:
     register(service, "a", blocks=1, http_endpoint="http://10.0.0.1:8000")
     register(service, "b", blocks=3, http_endpoint="http://10.0.0.2:8000")
@@ -107,7 +174,7 @@ def test_msgpack_and_hashes_say_the_same(service: Service) -> None:
     register(service, "a", blocks=1)
     register(service, "b", blocks=3)
     scope = PrefixScope("default", "m", "", 16, "")
-    hashes = service.table.kernel.prefix_hashes(scope, struct.pack("<64I", *TOKENS), b"", 4)
+    hashes = service.table.kernel.prefix_hashes(scope, struct.pack("<64I", *TOKENS), (), 4)
     body = {"model": "m", "block_size": 16, "block_hashes": hashes, "reserve": False}
     by_hash = msgspec.msgpack.decode(service.client.post_msgpack("/route", body).body)
     packed = {"model": "m", "block_size": 16, "token_ids": struct.pack("<64I", *TOKENS)}

@@ -67,7 +67,7 @@ def feed(fold: Fold, *records: bytes) -> None:
 
 
 def matched(fold: Fold, tokens: list[int]) -> int:
-    matches = fold.kernel.query(SCOPE, u32s(tokens), b"", None)
+    matches = fold.kernel.query(SCOPE, u32s(tokens), (), None)
     return matches[0].longest if matches else 0
 
 
@@ -88,7 +88,7 @@ def test_an_engine_without_events_is_registered_and_has_no_part(each_fold: Fold)
     feed(each_fold, registered_record(registration("b", port=2)))
     feed(each_fold, registered_record(silent()))
     assert each_fold.registrations[silent().publisher] == LiveRegistration(silent(), Offset(1))
-    matches = each_fold.kernel.query(SCOPE, u32s(range(8)), b"", None)
+    matches = each_fold.kernel.query(SCOPE, u32s(range(8)), (), None)
     assert [match.instance_id for match in matches] == ["b"]
     assert each_fold.states.publishers(SCOPE) == (registration("b").publisher,)
     feed(each_fold, heartbeat_record("bridge", 1.0, [report(silent())]))
@@ -109,7 +109,7 @@ def test_a_publisher_that_is_registered_without_events_loses_its_part(each_fold:
     )
     assert matched(each_fold, list(range(4))) == 4
     feed(each_fold, registered_record(silent()))
-    assert each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert each_fold.kernel.query(SCOPE, u32s(range(4)), (), None) == []
     assert each_fold.kernel.contexts() == []
     assert each_fold.states.publishers(SCOPE) == ()
     assert each_fold.publishers == {}
@@ -575,7 +575,7 @@ def test_records_of_a_past_incarnation_are_skipped(fold: Fold) -> None:
 
 def test_a_registered_publisher_is_answered_with_zeros(each_fold: Fold) -> None:
     feed(each_fold, registered_record(registration("b")))
-    (match,) = each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None)
+    (match,) = each_fold.kernel.query(SCOPE, u32s(range(4)), (), None)
     assert (match.instance_id, match.longest) == ("b", 0)
 
 
@@ -593,7 +593,7 @@ def test_unregistering_one_that_never_published(fold: Fold) -> None:
     feed(fold, registered_record(registration("a")))
     fold.take_changes()
     feed(fold, unregistered_record(registration("a")))
-    assert fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert fold.kernel.query(SCOPE, u32s(range(4)), (), None) == []
     changes = fold.take_changes()
     assert (changes.publishers, changes.registrations) == ({PUBLISHER: None}, {PUBLISHER: None})
     assert fold.counters["duplicate_records"] == 0
@@ -617,7 +617,7 @@ def test_unregistering_forgets_blocks_cursor_and_registration(each_fold: Fold) -
     one = registration("a")
     feed(each_fold, registered_record(one), events_record(0, 3, [stored(0, [1], range(4))]))
     feed(each_fold, unregistered_record(one))
-    assert each_fold.kernel.query(SCOPE, u32s(range(4)), b"", None) == []
+    assert each_fold.kernel.query(SCOPE, u32s(range(4)), (), None) == []
     assert not each_fold.publishers
     assert not each_fold.registrations
     assert each_fold.kernel.contexts() == []

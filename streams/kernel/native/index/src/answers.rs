@@ -91,13 +91,14 @@ pub fn answer<'a>(body: &'a [u8], kind: Kind<'a>, core: &Core) -> Option<Answere
     let asked = find(&scope).filter(|scope| !scope.roster.is_empty())?;
     let audit = core.audit.get().filter(|queue| queue.draw());
     let mut seen = audit.map(|_| Vec::new());
+    let keys = [&first_key[..]];
     let walked = {
         let prompt = if kind.by_hash {
             Prompt::Hashes(content.as_chunks().0)
         } else {
-            Prompt::Tokens(&content, &first_key)
+            Prompt::Tokens(&content, &keys)
         };
-        walk::walk(asked, index.placement, &core.hasher, &prompt, instance_id, seen.as_mut())
+        walk::walk(&state, asked, &core.hasher, &prompt, instance_id, seen.as_mut())
     };
     let hit_tokens = walked.as_ref().map_or(0, Walked::most);
     let text = if kind.form == Form::Msgpack {
@@ -453,7 +454,7 @@ mod tests {
         let a = r#""a":{"longest_matched":0,"GPU":0,"CPU":0,"DISK":0,"DP":{"0":0}}"#;
         assert_eq!(answers.json(r#","cache_salt":"x""#, b""), Some((7, 0, whole(&[a, B]))));
         // Hashes have it already.
-        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&TOKENS), SALTED, 2, 9);
+        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&TOKENS), &[SALTED], 2, 9);
         let expected = Some((6, 2, whole(&[A_FIRST, B])));
         assert_eq!(answers.octets("&cache_salt=k", &hashes, true), expected);
     }
@@ -463,11 +464,11 @@ mod tests {
         let answers = Answers::new();
         let (hasher, tokens) = (&answers.core.hasher, u32s(&TOKENS));
         assert_eq!(answers.octets("", &tokens, false), Some((7, 6, whole(&[A, B]))));
-        let hashes = walk::prefix_hashes(hasher, &tokens, b"", 2, 9);
+        let hashes = walk::prefix_hashes(hasher, &tokens, &[], 2, 9);
         assert_eq!(hashes.len(), 24);
         let expected = Some((6, 6, whole(&[A])));
         assert_eq!(answers.octets("&hits_only=1", &hashes, true), expected);
-        assert_eq!(hashes[..16], walk::prefix_hashes(hasher, &tokens, b"", 2, 2));
+        assert_eq!(hashes[..16], walk::prefix_hashes(hasher, &tokens, &[], 2, 2));
         let local = |block: &[u32]| xxh3_64_with_seed(&u32s(block), 9);
         let locals: Vec<u64> = TOKENS.chunks_exact(2).map(local).collect();
         assert_eq!(walk::chain_hashes(hasher, u64s(&locals).as_chunks().0), hashes);
@@ -565,7 +566,7 @@ mod tests {
         let answers = Answers::new();
         // Far more blocks than are held: those that were not needed are left out.
         let tokens: Vec<u32> = (1..80).collect();
-        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&tokens), b"", 2, 4);
+        let hashes = walk::prefix_hashes(&answers.core.hasher, &u32s(&tokens), &[], 2, 4);
         for (hits_only, listed, instance_id) in
             [(false, 2, None), (true, 1, Some("a")), (true, 1, None), (false, 2, None)]
         {

@@ -42,6 +42,8 @@ pub struct Stored<'a> {
     pub forms_prefix: bool,
     /// Whether they do not, and the engine needs them at the end of one.
     pub is_needed: bool,
+    /// How many of the group's blocks the engine needs at the end of a prefix; 0 where not known.
+    pub last_blocks: u32,
     /// Whether each hash is the prefix hash of its block.
     pub by_hash: bool,
     /// What others call the blocks, where the hashes name objects: as many, or none.
@@ -150,6 +152,7 @@ struct Fields<'a> {
     group: i128,
     forms_prefix: bool,
     is_needed: bool,
+    last_blocks: i128,
     by_hash: bool,
     aliases: &'a [u8],
     reported: bool,
@@ -176,6 +179,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         group: 0,
         forms_prefix: true,
         is_needed: false,
+        last_blocks: 0,
         by_hash: false,
         aliases: &[],
         reported: false,
@@ -265,6 +269,7 @@ fn read_stored_field<'a>(
             fields.forms_prefix = !SPARSE_SPEC_KINDS.contains(&kind);
             fields.is_needed = !fields.forms_prefix && !UNNEEDED_SPEC_KINDS.contains(&kind);
         }
+        b"last_blocks" => fields.last_blocks = reader.int()?,
         b"aliases" => fields.aliases = reader.bin()?,
         b"by_hash" => fields.by_hash = reader.bool()?,
         b"reported" => fields.reported = reader.bool()?,
@@ -322,6 +327,9 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     let Ok(block_size) = u32::try_from(fields.block_size) else {
         return reader.fail("a 32-bit block_size");
     };
+    let Ok(last_blocks) = u32::try_from(fields.last_blocks) else {
+        return reader.fail("a 32-bit last_blocks");
+    };
     Ok(Event::Stored(Stored {
         sequence,
         hashes,
@@ -333,6 +341,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         group,
         forms_prefix: fields.forms_prefix,
         is_needed: fields.is_needed,
+        last_blocks,
         by_hash: fields.by_hash,
         aliases,
         reported: fields.reported,

@@ -97,7 +97,7 @@ impl Index {
     }
 }
 
-fn known(publisher: &Publisher) -> u64 {
+pub fn known(publisher: &Publisher) -> u64 {
     let number = publisher.memberships.number_of(GROUPS);
     number.and_then(|number| publisher.memberships.get(number)).map_or(0, |part| part.entries)
 }

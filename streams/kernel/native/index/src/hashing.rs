@@ -4,6 +4,7 @@ use xxhash_rust::const_xxh3::const_custom_default_secret;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_secret, xxh3_64_with_seed};
 
 use crate::changes::CHANGE_BYTES;
+use crate::limits::GROUP_MAX;
 
 /// Inputs up to this length mix the seed in directly; longer ones use a secret derived from it.
 const SEEDED_BYTES_MAX: usize = 240;
@@ -164,6 +165,13 @@ pub const HASHES_MASK: u64 = 0xec0a_7ffa_e125_3216;
 /// What distinguishes the key under which a pool remembers the block that engines call so: XXH3-64 of
 /// `aliases`.
 pub const ALIASES_MASK: u64 = 0x6dad_6739_8f62_366b;
+
+/// With the number of a cache group, the key of the entry that says by which rule it is used: XXH3-64
+/// of `rules`.
+pub const RULES_MASK: u64 = 0x38c2_873a_cee2_54fe;
+
+/// The key of the entry that says that there are groups without a known rule.
+pub const UNRULED_KEY: u64 = RULES_MASK ^ (GROUP_MAX as u64 + 1);
 
 /// The share of one live entry in its context's digest.
 #[inline]

@@ -12,7 +12,7 @@ use crate::hashing::{LEFT_OUT_MASK, POOL_MASK, REPEATED_MASK};
 use crate::limits::{
     COPIES_KEPT_SHARE, HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX,
 };
-use crate::names::{GROUPS, LEFT_OUT, REPEATED};
+use crate::names::{GROUPS, LEFT_OUT, REPEATED, RULES};
 use crate::publisher::Publisher;
 use crate::state::Index;
 
@@ -29,7 +29,7 @@ pub const POOL_REMOVED: &str = "\0left_out:pool_removed";
 /// The scope of blocks of which a pool has objects by two hashes.
 pub const HASHES_DIFFER: &str = "\0left_out:hashes_differ";
 /// The scopes that outlive a clear.
-pub const LASTING: [&str; 2] = [GROUPS, POOL_REMOVED];
+pub const LASTING: [&str; 3] = [GROUPS, POOL_REMOVED, RULES];
 const OVERFLOW: &str = "overflow";
 /// Stands for what no longer had room, and for good: it is not counted.
 const OVERFLOW_KEY: u64 = LEFT_OUT_MASK ^ u64::MAX;
@@ -50,6 +50,15 @@ pub fn reason_of(counter: Counter, event: &Stored) -> Option<String> {
         _ => return None,
     };
     Some(reason.to_owned())
+}
+
+/// An entry that outlives a clear.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Lasting {
+    name: &'static str,
+    key: u64,
+    prefix: u64,
+    tier: u32,
 }
 
 impl Index {
@@ -81,12 +90,23 @@ impl Index {
         &mut self,
         publisher: &mut Publisher,
         key: u64,
+        held: (u32, u16),
+        lora_name: &str,
+    ) {
+        self.put_at(publisher, (key, key), held, lora_name);
+    }
+
+    /// The same, at a prefix of its own.
+    pub fn put_at(
+        &mut self,
+        publisher: &mut Publisher,
+        (key, prefix): (u64, u64),
         (tier, count): (u32, u16),
         lora_name: &str,
     ) {
         let number = self.join(publisher, lora_name);
         self.touch_part(publisher, number);
-        let block = Block { key, prefix: key, tier, ..Block::default() };
+        let block = Block { key, prefix, tier, ..Block::default() };
         if let Some(slot) = self.add(publisher, number, block, None) {
             publisher.counts.keep(key, tier, count);
             self.begin(publisher, number, block, slot, count);
@@ -174,9 +194,9 @@ impl Index {
 
     // What outlives a clear
 
-    /// The entries that say which groups form prefixes, and what of others the publisher has removed
-    /// from pools: name of the scope, key, tier.
-    pub fn lasting(&self, publisher: &Publisher) -> Vec<(&'static str, u64, u32)> {
+    /// The entries that say which groups form prefixes, and by which rule others are used, and what of
+    /// others the publisher has removed from pools.
+    pub fn lasting(&self, publisher: &Publisher) -> Vec<Lasting> {
         let mut found = Vec::new();
         for name in LASTING {
             let Some(number) = publisher.memberships.number_of(name) else { continue };
@@ -185,7 +205,10 @@ impl Index {
             while let Some(at) = place {
                 let see = |entry: Entry| {
                     let tier = entry.tiers().next().filter(|_| entry.membership == number);
-                    found.extend(tier.map(|tier| (name, entry.key, tier)));
+                    let prefix = self.block_of(publisher, &entry).map(|(_, prefix)| prefix);
+                    let key = entry.key;
+                    let lasting = tier.zip(prefix);
+                    found.extend(lasting.map(|(tier, prefix)| Lasting { name, key, prefix, tier }));
                 };
                 place = publisher.entries.part(at, self.keys(publisher), see);
             }
@@ -196,12 +219,13 @@ impl Index {
     }
 
     /// Puts them back.
-    pub fn keep(&mut self, publisher: &mut Publisher, lasting: &[(&'static str, u64, u32)]) {
+    pub fn keep(&mut self, publisher: &mut Publisher, lasting: &[Lasting]) {
         if !lasting.is_empty() {
-            for &(name, key, tier) in lasting {
-                self.put_apart(publisher, key, (tier, 1), name);
+            for &Lasting { name, key, prefix, tier } in lasting {
+                self.put_at(publisher, (key, prefix), (tier, 1), name);
             }
             self.regroup(publisher);
+            self.read_rules(publisher);
         }
     }
 

@@ -19,6 +19,8 @@
 //!     waiting             objects of a pool that are yet to be joined to a block
 //!     left_out            what a publisher holds and no answer counts
 //!     groups              cache groups that form prefixes, and whether they agree
+//!     sparse_groups       cache groups of which the end of a prefix needs the last blocks
+//!     sparse_walk         what they leave usable of it
 //!     leaving             what was cleared and is yet to be released
 //!     changes, counters   what a write leaves to be taken and shown
 //!     selection           of changes those that are of some blocks
@@ -64,6 +66,8 @@ mod scope;
 pub mod selection;
 mod sets;
 mod slots;
+mod sparse_groups;
+mod sparse_walk;
 pub mod state;
 mod tables;
 mod urls;

@@ -44,6 +44,27 @@ pub fn is_aliases(lora_name: &str) -> bool {
     lora_name.starts_with(ALIASES)
 }
 
+/// What the names of the scopes begin with that have the blocks of sparse cache groups; see
+/// `sparse_groups`.
+const SPARSE: &str = "\0sparse:";
+
+/// The name of the scopes that have those of which it is not known yet which blocks they are.
+pub const UNPLACED: &str = "\0unplaced";
+
+/// The name of the scopes that have by which rule engines use them.
+pub const RULES: &str = "\0rules";
+
+/// The LoRA name of the scope that has an adapter's blocks of sparse groups; likewise.
+pub fn sparse_name(lora_name: &str) -> Option<String> {
+    let is_short = lora_name.len() + SPARSE.len() <= NAME_BYTES_MAX;
+    is_short.then(|| format!("{SPARSE}{lora_name}"))
+}
+
+/// Whether a scope of this LoRA name has blocks of sparse groups.
+pub fn is_sparse(lora_name: &str) -> bool {
+    lora_name.starts_with(SPARSE) || lora_name == UNPLACED
+}
+
 /// What the names of the scopes begin with that have blocks which are left out; see `left_out`.
 pub const LEFT_OUT: &str = "\0left_out:";
 

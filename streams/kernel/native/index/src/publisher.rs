@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::entry_table::{Entry, EntryTable};
 use crate::memberships::{Membership, Memberships};
-use crate::names::StreamKey;
+use crate::names::{RULES, StreamKey};
 
 /// (key, tier) -> how often a held block was announced, where more than once.
 #[derive(Default)]
@@ -46,6 +46,13 @@ impl Counts {
     }
 }
 
+/// How many blocks an engine needs of a sparse cache group at the end of a prefix.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    pub group: u32,
+    pub last_blocks: u32,
+}
+
 pub struct Publisher {
     pub id: u64,
     pub stream: StreamKey,
@@ -65,9 +72,15 @@ pub struct Publisher {
     pub groups: u64,
     /// Whether it has stored blocks of group 0 that form prefixes, since all was dropped.
     pub has_base: bool,
-    /// Blocks announced of groups that its engine needs and no answer counts, since all was dropped;
-    /// None where no such group is known.
+    /// Blocks announced of sparse groups that its engine needs, since all was dropped; None where no
+    /// such group is known.
     pub sparse_blocks: Option<u64>,
+    /// Whether one of these has no known rule.
+    pub unruled: bool,
+    /// The rules of the others, by group, as its entries say them.
+    pub rules: Vec<Rule>,
+    /// Whether these say that there is one without.
+    pub has_unruled: bool,
     /// Blocks that it has removed from its GPU and held nowhere, since all was dropped; None where it
     /// may have had a copy that is not counted.
     pub unheld_removed: Option<u64>,
@@ -92,6 +105,9 @@ impl Publisher {
             groups: 0,
             has_base: false,
             sparse_blocks: None,
+            unruled: false,
+            rules: Vec::new(),
+            has_unruled: false,
             unheld_removed: Some(0),
             has_aliases: false,
         }
@@ -100,6 +116,17 @@ impl Publisher {
     /// Its parts in the scopes of what is left out.
     pub fn left_out(&self) -> impl Iterator<Item = &Membership> {
         self.memberships.iter().filter(|part| part.left_out)
+    }
+
+    /// How many of its entries say by which rule sparse groups are used.
+    pub fn rule_entries(&self) -> u64 {
+        let number = self.memberships.number_of(RULES);
+        number.and_then(|number| self.memberships.get(number)).map_or(0, |part| part.entries)
+    }
+
+    /// The rules of its sparse groups; none where one has none.
+    pub fn active_rules(&self) -> &[Rule] {
+        if self.has_unruled { &[] } else { &self.rules }
     }
 
     /// How many of its entries wait.
@@ -121,7 +148,8 @@ impl Publisher {
 
     /// Without those that say something of the others.
     pub fn shown_entries(&self) -> u64 {
-        self.live_entries().saturating_sub(self.groups + self.aliases())
+        let others = self.groups + self.aliases() + self.rule_entries();
+        self.live_entries().saturating_sub(others)
     }
 
     pub fn memory_bytes(&self) -> usize {

@@ -34,6 +34,8 @@ pub struct Index {
     pub leaving: Leaving,
     /// Entries that a clear releases itself.
     pub cleared_at_once: usize,
+    /// Whether a publisher ever had sparse groups with a rule.
+    pub has_rules: bool,
     /// Memberships that were made since `release_left_beside`.
     pub joined: usize,
     /// Entries of all publishers that wait, and how many one membership may have.
@@ -63,6 +65,7 @@ impl State {
                 counters: [0; COUNTER_NAMES.len()],
                 leaving: Leaving::default(),
                 cleared_at_once,
+                has_rules: false,
                 joined: 0,
                 waiting: 0,
                 waiting_max,

@@ -10,6 +10,8 @@ use crate::hashing::{Placement, PrefixHasher};
 use crate::roster::{Bits, MissedParts, Misses, RosterEntry};
 use crate::scope::Scope;
 use crate::slots::EMPTY_SET;
+use crate::sparse_walk;
+use crate::state::State;
 
 /// Blocks hashed at a time: a miss costs at most so many hashes in vain.
 const AHEAD: usize = 32;
@@ -28,10 +30,12 @@ pub struct RankDepths {
     pub depths: [u64; 4],
 }
 
+/// What besides tokens enters the hashes of a prompt's first blocks; that of all others is empty.
+pub type Keys<'a> = &'a [&'a [u8]];
+
 /// What the prefix hashes of a query are made from.
 pub enum Prompt<'a> {
-    /// Tokens, and the extra key of the first block.
-    Tokens(&'a [u8], &'a [u8]),
+    Tokens(&'a [u8], Keys<'a>),
     Hashes(&'a [[u8; 8]]),
 }
 
@@ -121,23 +125,43 @@ impl RosterEntry {
 }
 
 pub fn query(
+    state: &State,
     scope: &Scope,
-    placement: Placement,
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
 ) -> Vec<InstanceDepths> {
-    let walked = walk(scope, placement, hasher, prompt, instance_id, None);
+    let walked = walk(state, scope, hasher, prompt, instance_id, None);
     walked.map_or_else(Vec::new, |walked| {
         walked.roster.iter().map(|entry| walked.depths(entry)).collect()
     })
 }
 
+/// The instances whose longest prefix would be longer by their full attention alone, each with the
+/// cache group that ended it.
+pub fn limiting_groups(
+    state: &State,
+    scope: &Scope,
+    prefixes: &[[u8; 8]],
+    instance_id: Option<&str>,
+) -> Vec<(Arc<str>, u32)> {
+    let roster = match instance_id {
+        None => scope.roster.entries(),
+        Some(wanted) => scope.roster.of(wanted),
+    };
+    let mut alive = Alive::new(Bits::new(&scope.sets.masks, roster));
+    let hashes = prefixes.iter().map(|&hash| u64::from_le_bytes(hash));
+    alive.walk(scope, roster, state.index.placement, hashes, None);
+    let mut cut = Vec::new();
+    alive.limit(state, scope, roster, prefixes, Some(&mut cut));
+    cut
+}
+
 /// None where there is nobody to ask. `seen` is given the prefix hashes, u64 LE, as far as they were
 /// looked at.
 pub fn walk<'a>(
+    state: &State,
     scope: &'a Scope,
-    placement: Placement,
     hasher: &PrefixHasher,
     prompt: &Prompt,
     instance_id: Option<&str>,
@@ -150,6 +174,7 @@ pub fn walk<'a>(
     if roster.is_empty() {
         return None;
     }
+    let placement = state.index.placement;
     let misses = instance_id.is_none().then_some(&scope.roster.misses);
     let masks = &scope.sets.masks;
     let mut alive = Alive::new(match instance_id {
@@ -159,26 +184,38 @@ pub fn walk<'a>(
     let block_size = scope.key.block_size as usize;
     let mut is_mixed = false;
     match prompt {
-        Prompt::Tokens(tokens, first_key) => {
+        Prompt::Tokens(tokens, keys) => {
             let mut previous = None;
             let mut scratch = Vec::new();
             let blocks = tokens.chunks_exact(4 * block_size).enumerate();
             let prefixes = blocks.map(|(i, block)| {
-                let extra = if i == 0 { first_key } else { &[][..] };
+                let extra = keys.get(i).copied().unwrap_or_default();
                 let prefix = hasher.chain(previous, hasher.block(block, extra, &mut scratch));
                 previous = Some(prefix);
                 prefix
             });
-            alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
-            let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+            let mut hashes = Vec::new();
+            if seen.is_none() && state.index.has_rules {
+                alive.walk(scope, roster, placement, prefixes, Some(&mut hashes));
+            } else {
+                alive.walk(scope, roster, placement, prefixes, seen.as_deref_mut());
+            }
+            if state.index.has_rules {
+                let hashes = seen.as_deref().unwrap_or(&hashes);
+                alive.limit(state, scope, roster, hashes.as_chunks().0, None);
+            }
+            let mut paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
             if is_held(scope, placement, paired.next()) {
-                let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
-                is_mixed = alive.walk_pairs(scope, placement, roster, paired, seen);
+                let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
+                is_mixed = alive.walk_pairs(state, scope, roster, paired, seen);
             }
         }
         Prompt::Hashes(hashes) => {
             let prefixes = hashes.iter().map(|&hash| u64::from_le_bytes(hash));
             alive.walk(scope, roster, placement, prefixes, seen);
+            if state.index.has_rules {
+                alive.limit(state, scope, roster, hashes, None);
+            }
         }
     }
     Some(Walked { roster, misses, alive, block_size: block_size as u64, is_mixed })
@@ -188,7 +225,7 @@ pub fn walk<'a>(
 struct PairedPrefixes<'a> {
     hasher: &'a PrefixHasher,
     tokens: &'a [u8],
-    first_key: &'a [u8],
+    keys: Keys<'a>,
     block_bytes: usize,
     at: usize,
     previous: Option<u64>,
@@ -196,14 +233,9 @@ struct PairedPrefixes<'a> {
 }
 
 impl<'a> PairedPrefixes<'a> {
-    fn new(
-        hasher: &'a PrefixHasher,
-        tokens: &'a [u8],
-        first_key: &'a [u8],
-        block_size: usize,
-    ) -> Self {
+    fn new(hasher: &'a PrefixHasher, tokens: &'a [u8], keys: Keys<'a>, block_size: usize) -> Self {
         let (block_bytes, scratch) = (4 * block_size, Vec::new());
-        Self { hasher, tokens, first_key, block_bytes, at: 0, previous: None, scratch }
+        Self { hasher, tokens, keys, block_bytes, at: 0, previous: None, scratch }
     }
 }
 
@@ -213,7 +245,7 @@ impl Iterator for PairedPrefixes<'_> {
     fn next(&mut self) -> Option<u64> {
         let end = self.at + self.block_bytes;
         let next = self.tokens.get(end..end + 4)?;
-        let extra = if self.at == 0 { self.first_key } else { &[] };
+        let extra = self.keys.get(self.at / self.block_bytes).copied().unwrap_or_default();
         let tokens = &self.tokens[self.at..end];
         let local = self.hasher.block_of_pairs(tokens, extra, next, &mut self.scratch);
         let prefix = self.hasher.chain(self.previous, local);
@@ -233,10 +265,10 @@ pub fn has_pairs(
     scope: &Scope,
     placement: Placement,
     hasher: &PrefixHasher,
-    (tokens, first_key): (&[u8], &[u8]),
+    (tokens, keys): (&[u8], Keys),
 ) -> bool {
     let block_size = scope.key.block_size as usize;
-    is_held(scope, placement, PairedPrefixes::new(hasher, tokens, first_key, block_size).next())
+    is_held(scope, placement, PairedPrefixes::new(hasher, tokens, keys, block_size).next())
 }
 
 /// By which of its hashes a prompt is held: those of blocks of pairs where its first block is one,
@@ -245,20 +277,20 @@ pub fn prompt_hashes(
     scope: Option<&Scope>,
     placement: Placement,
     hasher: &PrefixHasher,
-    (tokens, first_key): (&[u8], &[u8]),
+    (tokens, keys): (&[u8], Keys),
     block_size: usize,
     most: usize,
 ) -> Vec<u8> {
-    let mut paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let mut paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     let has_pairs = scope.is_some_and(|scope| {
-        let first = prefix_hashes(hasher, tokens, first_key, block_size, 1);
+        let first = prefix_hashes(hasher, tokens, keys, block_size, 1);
         let first = first.first_chunk().map(|first| u64::from_le_bytes(*first));
         is_held(scope, placement, paired.next()) && !is_held(scope, placement, first)
     });
     if !has_pairs {
-        return prefix_hashes(hasher, tokens, first_key, block_size, most);
+        return prefix_hashes(hasher, tokens, keys, block_size, most);
     }
-    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     paired.take(most).flat_map(u64::to_le_bytes).collect()
 }
 
@@ -267,7 +299,7 @@ pub fn prompt_hashes(
 pub fn prefix_hashes(
     hasher: &PrefixHasher,
     tokens: &[u8],
-    first_key: &[u8],
+    keys: Keys,
     block_size: usize,
     most: usize,
 ) -> Vec<u8> {
@@ -275,7 +307,7 @@ pub fn prefix_hashes(
     let mut previous = None;
     let mut scratch = Vec::new();
     for (i, block) in tokens.chunks_exact(4 * block_size).take(most).enumerate() {
-        let extra = if i == 0 { first_key } else { &[][..] };
+        let extra = keys.get(i).copied().unwrap_or_default();
         let prefix = hasher.chain(previous, hasher.block(block, extra, &mut scratch));
         hashes.extend_from_slice(&prefix.to_le_bytes());
         previous = Some(prefix);
@@ -287,14 +319,14 @@ pub fn prefix_hashes(
 pub fn block_hashes(
     hasher: &PrefixHasher,
     tokens: &[u8],
-    first_key: &[u8],
+    keys: Keys,
     block_size: usize,
     pairs: bool,
 ) -> Vec<u8> {
     if !pairs {
-        return prefix_hashes(hasher, tokens, first_key, block_size, usize::MAX);
+        return prefix_hashes(hasher, tokens, keys, block_size, usize::MAX);
     }
-    let paired = PairedPrefixes::new(hasher, tokens, first_key, block_size);
+    let paired = PairedPrefixes::new(hasher, tokens, keys, block_size);
     paired.flat_map(u64::to_le_bytes).collect()
 }
 
@@ -402,22 +434,39 @@ impl Alive {
     #[cold]
     fn walk_pairs(
         &mut self,
+        state: &State,
         scope: &Scope,
-        placement: Placement,
         roster: &[RosterEntry],
         prefixes: PairedPrefixes,
-        mut seen: Option<&mut Vec<u8>>,
+        seen: Option<&mut Vec<u8>>,
     ) -> bool {
         let mut paired = Self::new(Bits::new(&scope.sets.masks, roster));
-        if let Some(seen) = &mut seen {
-            seen.clear();
+        let mut unseen = Vec::new();
+        let seen = seen.unwrap_or(&mut unseen);
+        seen.clear();
+        paired.walk(scope, roster, state.index.placement, prefixes, Some(seen));
+        if state.index.has_rules {
+            paired.limit(state, scope, roster, seen.as_chunks().0, None);
         }
-        paired.walk(scope, roster, placement, prefixes, seen);
         let is_mixed = self.depths.iter().any(|&depth| depth > 0);
         for (depth, other) in self.depths.iter_mut().zip(paired.depths) {
             *depth = other.max(*depth);
         }
         is_mixed
+    }
+
+    /// Cuts depths to what instances with sparse cache groups can use.
+    #[cold]
+    fn limit(
+        &mut self,
+        state: &State,
+        scope: &Scope,
+        roster: &[RosterEntry],
+        prefixes: &[[u8; 8]],
+        cut: Option<&mut Vec<(Arc<str>, u32)>>,
+    ) {
+        let depths = (&mut self.depths[..], &self.bits);
+        sparse_walk::limit(state, scope, roster, depths, prefixes, cut);
     }
 
     /// Those without a bit in `mask` have ended before the block at `depth`.

@@ -17,7 +17,7 @@ use crate::left_out::{LASTING, UNRESOLVED, reason_of};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::memberships::{MemberId, Membership};
 use crate::moves::Moves;
-use crate::names::{ContextKey, GROUPS, SHARED};
+use crate::names::{ContextKey, GROUPS, RULES, SHARED};
 use crate::publisher::Publisher;
 use crate::state::{Index, State};
 
@@ -26,7 +26,7 @@ use crate::state::{Index, State};
 pub struct UnknownPublisher;
 
 /// The tier of a publisher's own GPU.
-const GPU: u32 = 0;
+pub const GPU: u32 = 0;
 
 /// Blocks of an event that are asked for before its turn, and how many events before it.
 const TOUCHED_MAX: usize = 4;
@@ -110,6 +110,7 @@ impl<'a> WriteTurn<'a> {
         }
         let (publisher, index) = self.publisher(id)?;
         index.settle_groups(publisher);
+        index.settle_rules(publisher);
         self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
     }
@@ -141,11 +142,12 @@ impl<'a> WriteTurn<'a> {
             index.note_group(publisher, event.group);
         }
         if let Some(refusal) = refusal {
+            if event.is_needed && self.store_sparse(id, event)? {
+                return Ok(());
+            }
+            let (publisher, index) = self.publisher(id)?;
             if matches!(refusal, Counter::SkippedGroup) && event.group <= GROUP_MAX {
                 publisher.skipped_groups |= 1 << event.group;
-            }
-            if event.is_needed {
-                *publisher.sparse_blocks.get_or_insert(0) += blocks as u64;
             }
             index.count(refusal, blocks);
             return self.leave_out(id, event, reason_of(refusal, event));
@@ -170,6 +172,9 @@ impl<'a> WriteTurn<'a> {
         }
         if self.state.index.waiting > 0 && event.group == 0 && !event.by_hash {
             self.join_waiting(id, event)?;
+        }
+        if !self.publisher(id)?.0.rules.is_empty() {
+            self.place_sparse(id, event)?;
         }
         let (publisher, index) = self.publisher(id)?;
         index.leave_if_unused(publisher, chain.membership);
@@ -353,11 +358,11 @@ impl<'a> WriteTurn<'a> {
     /// The publisher holds nothing any more; what outlives that stays known.
     fn clear_blocks(&mut self, id: u64) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
-        let (has_base, sparse_blocks) = (publisher.has_base, publisher.sparse_blocks);
+        let kept = (publisher.has_base, publisher.sparse_blocks, publisher.unruled);
         let lasting = index.lasting(publisher);
         self.clear(id)?;
         let (publisher, index) = self.publisher(id)?;
-        (publisher.has_base, publisher.sparse_blocks) = (has_base, sparse_blocks);
+        (publisher.has_base, publisher.sparse_blocks, publisher.unruled) = kept;
         index.keep(publisher, &lasting);
         Ok(())
     }
@@ -365,7 +370,7 @@ impl<'a> WriteTurn<'a> {
     /// Drops all entries of a publisher; returns how many.
     pub fn clear(&mut self, id: u64) -> Result<u64> {
         let (publisher, _) = self.publisher(id)?;
-        (publisher.has_base, publisher.sparse_blocks) = (false, None);
+        (publisher.has_base, publisher.sparse_blocks, publisher.unruled) = (false, None, false);
         publisher.unheld_removed = Some(0);
         let removed = publisher.live_entries() - publisher.aliases();
         let mut emptied = publisher.memberships.numbers();
@@ -436,6 +441,8 @@ impl<'a> WriteTurn<'a> {
         numbers.iter().for_each(|&number| empty_membership(publisher, index, number));
         publisher.counts.clear();
         publisher.groups = 0;
+        publisher.rules.clear();
+        publisher.has_unruled = false;
         let entries = std::mem::take(&mut publisher.entries);
         for member in retired {
             self.hide(member);
@@ -543,6 +550,7 @@ impl<'a> WriteTurn<'a> {
                     if **lora_name == *GROUPS {
                         index.regroup(publisher);
                     }
+                    index.settle_rules(publisher);
                 }
                 slot = None;
                 continue;
@@ -556,7 +564,14 @@ impl<'a> WriteTurn<'a> {
             if **lora_name == *GROUPS {
                 index.regroup(publisher);
             }
+            if **lora_name == *RULES {
+                index.read_rules(publisher);
+            }
             self.spend(1);
+        }
+        if let Some((_, id)) = last {
+            let (publisher, index) = self.publisher(id)?;
+            index.settle_rules(publisher);
         }
         self.release_left_beside(changes.len());
         Ok(())
@@ -813,13 +828,7 @@ mod tests {
             let query = |block: u64| {
                 let hashes = [block.to_le_bytes()];
                 let asked = Prompt::Hashes(&hashes);
-                let found = walk::query(
-                    scope,
-                    state.index.placement,
-                    &known.core.hasher,
-                    &asked,
-                    Some("0"),
-                );
+                let found = walk::query(&state, scope, &known.core.hasher, &asked, Some("0"));
                 found[0].depths[0]
             };
             (0..1024).map(query).collect::<Vec<u64>>()

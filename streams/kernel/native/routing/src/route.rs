@@ -218,14 +218,15 @@ fn look_up<'a>(asked: &Asked<'a>, roster: &Roster, core: &Core) -> Option<Prefix
         }
     }
     let known = find(&scope).filter(|scope| !scope.roster.is_empty())?;
-    let prompt = (&asked.tokens[..], &first_key[..]);
+    let keys = [&first_key[..]];
+    let prompt = (&asked.tokens[..], &keys[..]);
     if walk::has_pairs(known, index.placement, &core.hasher, prompt) {
         return None;
     }
     let size = asked.block_size as usize;
     let hashes = walk::prefix_hashes(&core.hasher, prompt.0, prompt.1, size, usize::MAX);
     let by_hash = Prompt::Hashes(hashes.as_chunks().0);
-    let walked = walk::walk(known, index.placement, &core.hasher, &by_hash, None, None)?;
+    let walked = walk::walk(&state, known, &core.hasher, &by_hash, None, None)?;
     let mut held = vec![[0; 3]; roster.targets.len()];
     let mut longest = 0;
     let mut at = 0;

@@ -42,6 +42,9 @@ const OWNED_ON_CPU: u32 = 1 << 27;
 const OWNED_ON_CPU_TAKEN_BACK: u32 = 1 << 28;
 const OWNED_ON_DISK: u32 = 1 << 29;
 const OWNED_ON_DISK_TAKEN_BACK: u32 = 1 << 30;
+/// Attention windows by which a rule is known, in tokens.
+const WINDOW_MIN: i128 = 2;
+const WINDOW_MAX: i128 = (1 << 31) - 1;
 const REUSED: &str = "REUSED";
 /// CPython's hash(()), by which SGLang up to 0.5.0 says that nothing is before a page.
 const NOTHING_BEFORE: u64 = 5_740_354_900_026_072_187;
@@ -88,6 +91,8 @@ pub struct BatchPacker {
     /// Whether events without extra keys name their blocks alone, where these are not on the GPU of
     /// their instance.
     pub scopeless_tiers: bool,
+    /// Whether what an engine needs of sparse groups is as vLLM needs it.
+    pub has_rules: bool,
     pub limits: Limits,
 }
 
@@ -131,6 +136,8 @@ struct Event<'a> {
     has_origin: bool,
     group: u64,
     spec_kind: &'a str,
+    /// The attention window of its group, in tokens, where it is of use.
+    window: Option<u64>,
     cache_salt: &'a str,
     /// Where its rows begin.
     extra_keys_at: Option<usize>,
@@ -156,6 +163,7 @@ impl Default for Event<'_> {
             has_origin: false,
             group: 0,
             spec_kind: "",
+            window: None,
             cache_salt: "",
             extra_keys_at: None,
             has_extra_keys: false,
@@ -402,6 +410,18 @@ impl<'a, 'p> Batch<'a, 'p> {
                 return append_pairs_or_tokens(reader, &mut self.tokens, &mut self.seconds).ok();
             }
             Field::Ignored => return self.skip(),
+            Field::Window => {
+                let at = reader.at();
+                let tokens = reader.int().ok();
+                event.window = tokens
+                    .filter(|tokens| (WINDOW_MIN..=WINDOW_MAX).contains(tokens))
+                    .map(|tokens| tokens as u64);
+                if tokens.is_none() {
+                    reader.seek(at);
+                    return self.skip();
+                }
+                return Some(());
+            }
             Field::Unusual => return skip_nothing(reader),
             _ => {}
         }
@@ -462,7 +482,12 @@ impl<'a, 'p> Batch<'a, 'p> {
                     event.cache_salt = reader.str().ok()?;
                 }
             }
-            Field::Hashes | Field::Tokens | Field::Ignored | Field::Unusual | Field::ExtraKeys => {
+            Field::Hashes
+            | Field::Tokens
+            | Field::Ignored
+            | Field::Window
+            | Field::Unusual
+            | Field::ExtraKeys => {
                 unreachable!()
             }
         }
@@ -520,6 +545,20 @@ impl<'a, 'p> Batch<'a, 'p> {
         }
     }
 
+    /// See `bridge.wire.vllm.last_blocks_of`.
+    fn last_blocks(&self, event: &Event<'a>) -> u64 {
+        if !self.packer.has_rules {
+            return 0;
+        }
+        match (event.spec_kind, event.window) {
+            ("mamba", _) => 1,
+            ("sliding_window" | "sliding_window_mla", Some(tokens)) if event.block_size > 0 => {
+                (tokens - 1).div_ceil(event.block_size)
+            }
+            _ => 0,
+        }
+    }
+
     fn write_stored(&mut self, event: &Event<'a>) -> Option<()> {
         let lora_name = self.lora_name(event)?;
         if let Some(at) = event.extra_keys_at {
@@ -539,7 +578,8 @@ impl<'a, 'p> Batch<'a, 'p> {
             self.extra_keys.pair(&self.seconds, width, self.hashes.len() / 8);
         }
         let has_keys = self.extra_keys.any();
-        let roots = self.roots_of(event);
+        let last_blocks = self.last_blocks(event);
+        let roots = self.roots_of(event, last_blocks > 0);
         let reported = event.reported || roots == Roots::Reported;
         let undecided = roots == Roots::Undecided;
         let optional = [
@@ -551,6 +591,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             !lora_name.is_empty(),
             event.group != 0,
             !event.spec_kind.is_empty(),
+            last_blocks > 0,
             reported,
             undecided,
             has_keys,
@@ -577,6 +618,9 @@ impl<'a, 'p> Batch<'a, 'p> {
         if !event.spec_kind.is_empty() {
             write_field(run, "spec_kind", |run| write::str(run, event.spec_kind));
         }
+        if last_blocks > 0 {
+            write_field(run, "last_blocks", |run| write::uint(run, last_blocks));
+        }
         if reported {
             write_field(run, "reported", |run| write::bool(run, true));
         }
@@ -590,13 +634,13 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 
     /// What the event is marked as.
-    fn roots_of(&self, event: &Event<'a>) -> Roots {
+    fn roots_of(&self, event: &Event<'a>, has_rule: bool) -> Roots {
         let is_root = event.parent.is_none() && event.medium == GPU;
         let is_told = (is_root || self.packer.all_chains)
             && !self.tokens.is_empty()
             && !event.shared
             && !event.has_origin
-            && forms_prefix(event.spec_kind);
+            && (has_rule || forms_prefix(event.spec_kind));
         match self.packer.roots {
             roots if !is_told || roots == Roots::Copies => Roots::Copies,
             // Releases of vLLM that send arrays have no such mode.
@@ -782,6 +826,7 @@ pub(crate) mod tests {
             roots,
             all_chains: false,
             scopeless_tiers: false,
+            has_rules: true,
             limits,
         }
     }

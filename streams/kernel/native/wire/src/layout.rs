@@ -13,6 +13,7 @@ pub enum Field {
     ExtraKeys,
     Group,
     SpecKind,
+    Window,
     Locality,
     Ownership,
     Origin,
@@ -45,9 +46,8 @@ impl Field {
             "origin" => Self::Origin,
             "cache_salt" => Self::CacheSalt,
             "metadata" => Self::Metadata,
-            "kv_cache_spec_sliding_window" | "session_id" | "reason" | "component_types" => {
-                Self::Ignored
-            }
+            "kv_cache_spec_sliding_window" => Self::Window,
+            "session_id" | "reason" | "component_types" => Self::Ignored,
             "mm_keys" | "block_mm_infos" | "lookahead_token_ids" => Self::Unusual,
             "remaining_copy_counts" => Self::CopyCounts,
             _ => return None,

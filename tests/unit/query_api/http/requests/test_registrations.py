@@ -535,3 +535,13 @@ def test_an_escaped_none_with_an_endpoint_is_refused() -> None:
     body = encode(FULL, Wire.JSON).replace(b'"vLLM"', b'"\\u006eone"')
     with pytest.raises(RequestError, match="type must be"):
         read_registration(body, Wire.JSON, KINDS)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("replay_endpoint", "tcp://10.0.0.7:5558"), ("curve_server_key", "k" * 40)]
+)
+def test_a_stream_has_no_socket_beside_it(field: str, value: str) -> None:
+    streams = {**FULL, "endpoint": "grpc://10.0.0.7:50051", "replay_endpoint": ""}
+    assert read_registration(encode(streams, Wire.JSON), Wire.JSON, KINDS).has_stream
+    named = "endpoint" if field == "curve_server_key" else field
+    assert refusal({**streams, field: value}, Wire.JSON).field == named

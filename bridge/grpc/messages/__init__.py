@@ -1,0 +1,1 @@
+"""Messages of `proto/`, written by `python -m devtools.protos`."""
