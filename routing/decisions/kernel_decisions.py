@@ -75,6 +75,7 @@ BOARDS_A_WINDOW: Final = 32  # published again at once, some 20 to 100 us each; 
 BOARD_NAMES_BYTES_MAX: Final = 64 * KIB  # of candidates in a request; of longer Python decides
 KERNEL_DECISIONS_MAX: Final = 2048  # that wait to be booked, 50 us each; beyond, Python does first
 KERNEL_DECISIONS_BYTES_MAX: Final = 64 * MIB  # of these, with all candidates: likewise
+WINDOWS_WAITING: Final = 4  # of the log that may wait where Python answers; the listener lets two
 
 logger = logging.getLogger(__name__)
 _StateOf = Callable[[str, str, str, int, str], str]
@@ -280,13 +281,13 @@ class KernelDecisions:
         """See `RouteBoards.route`: of a request that the listener has not got."""
         if kernel.name != "rust":
             return None
-        if self.waiting >= KERNEL_DECISIONS_MAX:
-            self._book_waiting()
+        self._make_room()
         tenants = None if access.tenants is None else list(access.tenants)
         return self.boards.route(kernel, body, state, self._clock(), tenants)
 
     def report(self, body: bytes, access: Access) -> int | None:
         """See `RouteBoards.report`: the same of reports."""
+        self._make_room()
         tenants = None if access.tenants is None else list(access.tenants)
         return self.boards.report(body, self._clock(), tenants)
 
@@ -378,9 +379,12 @@ class KernelDecisions:
             self.boards.withdraw_all()
         self._send()
 
-    def _book_waiting(self) -> None:
-        with self._live.lock:  # whoever takes it does
-            pass
+    def _make_room(self) -> None:
+        """Books all that waits where that is too much: few at once, since others wait for it."""
+        most = WINDOWS_WAITING * self._queue.window_items or KERNEL_DECISIONS_MAX
+        if self.waiting >= min(most, KERNEL_DECISIONS_MAX):
+            with self._live.lock:  # whoever takes it does
+                pass
 
     def publish_used(self) -> None:
         """Publishes again what was decided by of late: where anything was decided or told since,

@@ -91,7 +91,8 @@ class RoutingLog(RoutingSource):
         """See `RecordSource`."""
         if self._machine.monotonic() >= self._look_at:
             self._look_at = self._machine.monotonic() + FAILING_LOOK_S
-            note_failing(self.live, self._conditions, self.now())
+            with self.live.still:  # a window later will do for what the kernel was told
+                note_failing(self.live, self._conditions, self.now())
         return super().take()
 
     def appended(self, items: Sequence[RoutingRecord], first: Offset) -> None:

@@ -16,6 +16,7 @@ from query_api.access.key_editing import add_key
 from query_api.access.keys import Key, digest_of, spell
 from query_api.access.rights import Access, Right
 from routing.decisions import kernel_decisions
+from routing.decisions.kernel_decisions import WINDOWS_WAITING
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.router import Router
@@ -131,6 +132,40 @@ def test_a_connection_that_reports_is_the_listeners_again_at_once(server: Decisi
             connection.sendall(request(told, line=b"POST /feedback HTTP/1.1"))
             assert receive(connection).startswith(b"HTTP/1.1 202")
             until(lambda: listener.open == 1, what="a connection that was given back")
+
+
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["plain", "chunks"])
+def test_a_connection_without_a_board_is_the_listeners_again_once_there_is_one(
+    server: Decisions, in_chunks: bool
+) -> None:
+    listener = server.connections.listener
+    assert listener is not None
+    body = json.dumps({"model": "m", "block_size": 4, "token_ids": [5] * 40}).encode()
+    unusual = b"POST /route HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n"
+    unusual += b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    with server.connect() as connection:
+        connection.sendall(asked(explain=True))
+        document(receive(connection))
+        assert listener.open == 0, "the app has it"
+        connection.sendall(unusual if in_chunks else asked())
+        document(receive(connection))
+        assert server.by_kernel == 1, "as the listener would"
+        if in_chunks:
+            asyncio.run(server.turns())
+            assert listener.open == 0, "the next one is likely like it"
+        else:
+            until(lambda: listener.open == 1, what="a connection that was given back")
+
+
+def test_where_python_answers_few_wait_to_be_booked() -> None:
+    with Decisions(window_items=1) as server:
+        server.route()
+        for _ in range(3 * WINDOWS_WAITING):
+            document(server.route(b"Connection: close"))
+            shared = server.router.kernel
+            assert shared is not None
+            assert shared.waiting <= WINDOWS_WAITING
+        assert server.by_kernel == 3 * WINDOWS_WAITING
 
 
 def test_a_plain_report_is_answered_as_python_answers(server: Decisions) -> None:

@@ -333,7 +333,8 @@ impl Boards {
     }
 
     /// Whether a request may be answered now; else Python is behind and takes some soon, and as many
-    /// may then be answered as it took, or half as many until no more wait than may.
+    /// may then be answered as it took, or half as many, of one window at most, until no more wait
+    /// than may.
     pub fn admits(&self) -> bool {
         self.admits_at(self.now_ms())
     }
@@ -365,7 +366,9 @@ impl Boards {
             inner.open.taken();
         }
         self.note_waiting(inner.waiting.len());
-        self.credits.store(taken.len() / 2, Ordering::Relaxed);
+        // Where all was taken at once, no more come at once than in any other window.
+        let window = taken.len().min(self.pace.load(Ordering::Relaxed));
+        self.credits.store(window / 2, Ordering::Relaxed);
         self.taken_ms.store(self.now_ms(), Ordering::Relaxed);
         (taken, behind.unwrap_or(inner.effects.next()))
     }
@@ -681,6 +684,10 @@ mod tests {
         assert!(boards.admits_at(now_ms) && boards.admits_at(now_ms), "three wait");
         wait(boards.settings.waiting_max);
         assert!(!boards.admits_at(now_ms + PRESSED_MS), "too many to book at once");
+        assert!(boards.take(usize::MAX).0.len() > boards.settings.waiting_max);
+        wait(4); // while those are booked
+        let now_ms = boards.taken_ms.load(Ordering::Relaxed);
+        assert_eq!([(); 2].map(|()| boards.admits_at(now_ms)), [true, false], "of one window");
     }
 
     #[test]
