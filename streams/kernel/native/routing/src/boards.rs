@@ -24,8 +24,10 @@ const TARGETS_MAX: usize = 65_536;
 const BOARD_TARGETS_MAX: usize = TARGETS_MAX / 4;
 /// So many times what Python takes at once may wait; then requests do.
 const PACES_WAITING: usize = 2;
-/// Unless Python has taken nothing for so long: then it is not behind, but held up.
-const PRESSED_MS: u64 = 250;
+/// Unless Python has taken nothing for so long: then it is not behind, but held up, and half of what
+/// it takes at once may come again and again, so that what it finds then is bounded by the time.
+const PRESSED_MS: u64 = 50;
+const PRESSED_EACH_MS: u64 = 10;
 /// As `LOAD_SUM_MAX` in `routing/bounds.py`.
 const LOAD_SUM_MAX: u64 = 1 << 40;
 
@@ -275,8 +277,9 @@ pub struct Boards {
     /// Milliseconds from `began` on to when it last took some.
     taken_ms: AtomicU64,
     began: Instant,
-    /// Requests that may be answered though too many wait.
+    /// Requests that may be answered though too many wait, and that were, since it took some.
     credits: AtomicUsize,
+    used: AtomicUsize,
     pub decided: AtomicU64,
     pub repeated: AtomicU64,
     pub reported: AtomicU64,
@@ -310,6 +313,7 @@ impl Boards {
             taken_ms: AtomicU64::new(0),
             began: Instant::now(),
             credits: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
             decided: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
             reported: AtomicU64::new(0),
@@ -348,9 +352,12 @@ impl Boards {
         if waiting >= self.settings.waiting_max {
             return false; // Python would have to book them all first
         }
-        let one_less = |credits: usize| credits.checked_sub(1);
-        now_ms.saturating_sub(self.taken_ms.load(Ordering::Relaxed)) >= PRESSED_MS
-            || self.credits.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        let since = now_ms.saturating_sub(self.taken_ms.load(Ordering::Relaxed));
+        let late = since.checked_sub(PRESSED_MS).map_or(0, |late| late / PRESSED_EACH_MS + 1);
+        let more = (late as usize).saturating_mul((pace / 2).max(1));
+        let most = self.credits.load(Ordering::Relaxed).saturating_add(more);
+        let one_more = |used: usize| (used < most).then_some(used + 1);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 
     fn now_ms(&self) -> u64 {
@@ -369,6 +376,7 @@ impl Boards {
         // Where all was taken at once, no more come at once than in any other window.
         let window = taken.len().min(self.pace.load(Ordering::Relaxed));
         self.credits.store(window / 2, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
         self.taken_ms.store(self.now_ms(), Ordering::Relaxed);
         (taken, behind.unwrap_or(inner.effects.next()))
     }
@@ -676,7 +684,8 @@ mod tests {
         assert!(boards.admits_at(0));
         wait(4);
         assert!(!boards.admits_at(0), "four may wait");
-        assert!(boards.admits_at(PRESSED_MS), "nobody takes any");
+        assert_eq!([(); 2].map(|()| boards.admits_at(PRESSED_MS)), [true, false], "held up");
+        assert!(boards.admits_at(PRESSED_MS + PRESSED_EACH_MS), "and still is");
         assert_eq!(boards.take(2).0.len(), 2);
         let now_ms = boards.taken_ms.load(Ordering::Relaxed);
         assert_eq!([(); 3].map(|()| boards.admits_at(now_ms)), [true, false, false]);
