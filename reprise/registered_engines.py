@@ -51,11 +51,14 @@ class RegisteredEngines:
             for name in filter(None, (its.model_name, its.lora_name)):
                 instance = its.tenant_id, name, its.instance_id
                 if url:
-                    found.setdefault((its.tenant_id, name), {})[url] = Engine(url, its.kind)
+                    engines = found.setdefault((its.tenant_id, name), {})
+                    # Incarnations of its ranks only grow.
+                    life = one.state.incarnation + (engines[url].life if url in engines else 0)
+                    engines[url] = Engine(url, its.kind, life)
                     asked.add(instance)
                 elif its.has_events and not its.is_pool:
                     known.add(instance)
-        self._found = {key: list(engines.values()) for key, engines in found.items()}
+        self._found = {key: list(urls.values()) for key, urls in found.items()}
         self._without = {(tenant_id, name) for tenant_id, name, _ in known - asked}
 
     async def post(

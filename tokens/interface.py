@@ -60,10 +60,12 @@ class Engine(NamedTuple):
     Attributes:
         url: the base URL of its HTTP server.
         kind: as registrations name it: `vLLM`, `SGLang`.
+        life: another number once its process is seen to be another, which may have other flags.
     """
 
     url: str
     kind: str
+    life: int = 0
 
 
 class EngineAnswer(NamedTuple):

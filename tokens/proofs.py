@@ -105,8 +105,8 @@ class Proofs:
     def __init__(self, monotonic: Callable[[], float], unix: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._unix = unix
-        # By model, shape and base URL: whether it is proven, and until when that holds.
-        self._found: OrderedDict[tuple[str, Shape, str], tuple[bool, float]] = OrderedDict()
+        # By model, shape and engine: whether it is proven, and until when that holds.
+        self._found: OrderedDict[tuple[str, Shape, Engine], tuple[bool, float]] = OrderedDict()
 
     def prove(self, model: str, shape: Shape, engine: Engine, *, tells_date: bool = False) -> None:
         """The engine has computed the same tokens.
@@ -117,11 +117,11 @@ class Proofs:
         """
         now = self._unix()
         left_s = CLOCK_SLOT_S - now % CLOCK_SLOT_S if tells_date else float("inf")
-        self._keep((model, shape, engine.url), is_proven=True, left_s=left_s)
+        self._keep((model, shape, engine), is_proven=True, left_s=left_s)
 
     def refuse(self, model: str, shape: Shape, engine: Engine) -> None:
         """The engine can prove nothing of the shape, or computes other tokens."""
-        self._keep((model, shape, engine.url), is_proven=False, left_s=REFUSED_S)
+        self._keep((model, shape, engine), is_proven=False, left_s=REFUSED_S)
 
     def lacking(
         self, model: str, shape: Shape, engines: Sequence[Engine]
@@ -130,7 +130,7 @@ class Proofs:
         now = self._monotonic()
         is_lacking, left = False, []
         for engine in engines:
-            key = model, shape, engine.url
+            key = model, shape, engine
             is_proven, until = self._found.get(key, (False, 0.0))
             if now >= until:
                 is_lacking = True
@@ -141,7 +141,7 @@ class Proofs:
                 self._found.move_to_end(key)
         return is_lacking, left
 
-    def _keep(self, key: tuple[str, Shape, str], *, is_proven: bool, left_s: float) -> None:
+    def _keep(self, key: tuple[str, Shape, Engine], *, is_proven: bool, left_s: float) -> None:
         self._found[key] = is_proven, self._monotonic() + left_s
         self._found.move_to_end(key)
         while len(self._found) > PROOFS_MAX:

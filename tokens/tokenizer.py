@@ -142,9 +142,9 @@ class Tokenizer:
         self._turn = 0
         # By base URL, of /render with its path, and whether they are of media alone.
         self._pauses: OrderedDict[tuple[str, bool], float] = OrderedDict()
-        self._probed: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._probed: OrderedDict[tuple[str, Engine], float] = OrderedDict()
         self._comparing: set[asyncio.Task[None]] = set()
-        self._proving: set[tuple[str, Shape, str]] = set()
+        self._proving: set[tuple[str, Shape, Engine]] = set()
         self._watch: asyncio.Task[None] | None = None
 
     def read(self) -> None:
@@ -318,9 +318,8 @@ class Tokenizer:
 
     async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""
-        engines = [
-            one for one in self._engines.of_model(prompt.model, tenant_id) if one.kind != SGLANG
-        ]
+        every = self._engines.of_model(prompt.model, tenant_id)
+        engines = [one for one in every if one.kind != SGLANG]
         if not engines:
             text = "the messages have parts that are no text, and no engine can be asked about them"
             raise NoTokensError(NoTokens.MEDIA, text)
@@ -331,13 +330,15 @@ class Tokenizer:
             raise NoTokensError(NoTokens.BUSY, text)
         self._asked_of_media += 1
         try:
-            rendered = await self._rendered(engine, prompt)
-            if rendered is not None:
-                return rendered
-            found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
+            made = await self._rendered(engine, prompt)
+            if made is None:
+                found = await self._ask(engine, body, TOKENIZE_WAIT_S, has_media=True)
+                made = Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
         finally:
             self._asked_of_media -= 1
-        return Tokens(cut_off(found, prompt.truncation), TokenSource.ENGINE)
+        # Others would have to read the media, too: they are not asked, and stay unproven.
+        is_alone = len(every) == 1 and self._engines.are_all(prompt.model, tenant_id)
+        return made._replace(is_proven=is_alone and not unseen(prompt, engine.kind))
 
     async def _rendered(self, engine: Engine, prompt: ChatPrompt) -> Tokens | None:
         """The tokens with what the engine calls the media among them; None where it does not say
@@ -419,14 +420,14 @@ class Tokenizer:
             self._turn += 1
             left = [engines[self._turn % len(engines)]]
         for engine in left:
-            key = prompt.model, shape, engine.url
+            key = prompt.model, shape, engine
             is_silent = self._pauses.get((engine.url, False), 0.0) > now
             if not is_silent and key not in self._proving:
                 self._begin(self._prove(key, engine, prompt, made))
         return bool(engines) and not is_lacking and self._engines.are_all(prompt.model, tenant_id)
 
     async def _prove(
-        self, key: tuple[str, Shape, str], engine: Engine, prompt: _Text, made: "_Made"
+        self, key: tuple[str, Shape, Engine], engine: Engine, prompt: _Text, made: "_Made"
     ) -> None:
         self._proving.add(key)
         try:
@@ -529,7 +530,7 @@ class Tokenizer:
             await asyncio.sleep(PROBED_LOOK_S)
 
     async def _probe(self, model: LocalModel, engine: Engine) -> None:
-        key = model.name, engine.url
+        key = model.name, engine
         now = self._clock.monotonic()
         if now < self._probed.get(key, -PROBED_AGAIN_S) + PROBED_AGAIN_S:
             return

@@ -63,6 +63,9 @@ _OPTIONS: Final = (
     ("grpc.min_reconnect_backoff_ms", STREAM_CONNECT_MS),
 )
 
+_TOO_LARGE: Final = "larger than max"
+"""What gRPC says of a message above a bound, and no server that has no room for a stream."""
+
 _NO_ANSWER: Final = (
     grpc.StatusCode.UNAVAILABLE,
     grpc.StatusCode.CANCELLED,
@@ -131,6 +134,33 @@ class StreamOwner(Protocol):
         ...
 
 
+class StreamPauses:
+    """How long is waited from one stream to the next. Pure.
+
+    All that there is may be much, and is written into the log each time. So a server that ends each
+    stream behind it is asked for it less and less often.
+    """
+
+    def __init__(self) -> None:
+        self._next_s = self._whole_s = STREAM_RETRY_S
+
+    def after(self, lasted_s: float, *, has_brought: bool, asks_whole: bool) -> float:
+        """Seconds, after a stream that lasted so long.
+
+        Args:
+            has_brought: whether anything came.
+            asks_whole: whether the next one asks for all that there is.
+        """
+        self._next_s = STREAM_RETRY_S if has_brought else 2 * self._next_s
+        self._next_s = min(self._next_s, STREAM_RETRY_MAX_S)
+        if lasted_s >= WHOLE_AGAIN_S:
+            self._whole_s = STREAM_RETRY_S
+        if not (has_brought and asks_whole):
+            return self._next_s
+        self._whole_s = min(2 * self._whole_s, WHOLE_AGAIN_S)
+        return self._whole_s
+
+
 class StreamConnection:
     """See the module.
 
@@ -170,6 +200,7 @@ class StreamConnection:
         self._whole: tuple[Stream, StreamedMessage] | None = None  # to be taken in its place
         self._is_begun = True  # whether the link has brought a batch
         self._whole_at = 0.0  # not before, all is asked for again
+        self._asks_whole = False
         self._asked_at: float | None = None  # when the question under way was put
         self._asks_at = 0.0
         self._heard_at = 0.0  # when a question was put that was answered
@@ -177,6 +208,7 @@ class StreamConnection:
         self._came_at = 0.0  # when the last batch came, or the stream began
         self._messages = self._lookups = self._refusals = 0
         self._refusal = ""  # of the call that is tried first
+        self._told = ""  # the trouble that was logged, and no batch has come since
         self._thread = threading.Thread(target=self._run, name="reprise-stream", daemon=True)
 
     def start(self) -> None:
@@ -218,9 +250,9 @@ class StreamConnection:
     def _run(self) -> None:
         self._placed.wait(STREAM_PLACE_S)
         self._placed.set()
-        pause_s = STREAM_RETRY_S
+        pauses = StreamPauses()
         while not self._stopping.is_set():
-            before = self._messages
+            before, began_at = self._messages, self._clock.monotonic()
             try:
                 end = self._follow_once()
             except Exception:
@@ -239,8 +271,11 @@ class StreamConnection:
                 continue
             elif end is StreamEnd.OTHER:
                 continue
-            pause_s = STREAM_RETRY_S if self._messages > before else 2 * pause_s
-            pause_s = min(pause_s, STREAM_RETRY_MAX_S)
+            pause_s = pauses.after(
+                self._clock.monotonic() - began_at,
+                has_brought=self._messages > before,
+                asks_whole=self._first is None,
+            )
             self._stopping.wait(pause_s)
 
     def _follow_once(self) -> StreamEnd:
@@ -252,10 +287,10 @@ class StreamConnection:
             return StreamEnd.AGAIN
         channel = grpc.insecure_channel(address, options=_OPTIONS)
         try:
+            call = self._open(channel, self._first)
             with self._lock:
                 self._channel, self._asked_at, self._whole = channel, None, None
-            call = self._open(channel, self._first)
-            self._call = call
+                self._call, self._asks_at = call, self._clock.monotonic() + STREAM_ASK_S
             messages: Iterator[bytes] = iter(call)
             call.initial_metadata()  # waits until the server has it, or not
             if call.is_active():
@@ -307,12 +342,12 @@ class StreamConnection:
     def _take(self, message: StreamedMessage) -> StreamEnd | None:
         """Hands a message on; what is to be done where the stream has ended with it."""
         self._is_known = True
-        self._messages += 1
-        rank = message.rank
-        is_own = rank is None or rank == self.registration.dp_rank
         if message.error:
             self._tell(message.error)
             return StreamEnd.AGAIN
+        self._messages += 1
+        rank = message.rank
+        is_own = rank is None or rank == self.registration.dp_rank
         if message.load is not None and is_own:
             now = self._clock.unix()
             sample = LoadSample(self._target, now, LoadSource.SCRAPED, *message.load)
@@ -327,7 +362,7 @@ class StreamConnection:
         mark = message.mark
         if mark is None and not self._is_begun and self._first is None and not message.number:
             mark = WholeMark()
-        self._is_begun, self.trouble = True, ""
+        self._is_begun, self.trouble, self._told = True, "", ""
         self._note_came(message)
         number = message.number.to_bytes(8, "big")
         self._hand_on([mark.topic if mark else b"", number, message.payload], message.unusable)
@@ -371,7 +406,7 @@ class StreamConnection:
                 return self._try_other(details)
             case grpc.StatusCode.OUT_OF_RANGE | grpc.StatusCode.DATA_LOSS:
                 return StreamEnd.WHOLE
-            case grpc.StatusCode.RESOURCE_EXHAUSTED if self.connected:
+            case grpc.StatusCode.RESOURCE_EXHAUSTED if _TOO_LARGE in details:
                 self._tell(f"a message of more than {STREAM_BYTES_MAX} bytes ({details})")
                 return StreamEnd.BEYOND
             case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
@@ -416,12 +451,13 @@ class StreamConnection:
         """Notes why there is no stream; logs it once."""
         if self._stopping.is_set():
             return
-        if trouble != self.trouble:
+        self.trouble = shortened(trouble)
+        if self.trouble != self._told:
+            self._told = self.trouble
             _logger.warning(
                 "No stream of %s at %s: %s; still trying",
                 *(self._name, self.registration.endpoint, trouble),
             )
-        self.trouble = shortened(trouble)
 
     def _set_connected(self, connected: bool) -> None:
         if connected == self.connected:
@@ -461,13 +497,14 @@ class StreamConnection:
 
     def look(self, now: float) -> None:
         """Asks the server whether it is there, where that is due; takes it for gone where it has
-        not answered for long.
+        not answered for long. One that has not taken the stream yet may be gone as well: a server
+        without a message to send need not say that it has taken it.
         """
         with self._lock:
             channel, asked_at = self._channel, self._asked_at
-            if not self.connected or channel is None:
+            if channel is None:
                 return
-            if now - self._came_at >= STREAM_CAUGHT_UP_S:
+            if self.connected and now - self._came_at >= STREAM_CAUGHT_UP_S:
                 self._is_behind = False
             if asked_at is None and now >= self._asks_at:
                 self._asked_at = now
@@ -475,7 +512,8 @@ class StreamConnection:
                 question = ask.future(b"", timeout=2 * STREAM_DEAD_S)
                 question.add_done_callback(lambda answer: self._note_answer(channel, now, answer))
                 return
-        is_silent = asked_at is not None and now - asked_at >= LINK_SILENT_S
+        is_late = asked_at is not None and now - asked_at >= LINK_SILENT_S
+        is_silent = is_late and self.connected
         if is_silent != self.is_silent:
             self.is_silent = is_silent
             self._owner.note_changed(self)
@@ -495,14 +533,16 @@ class StreamConnection:
 
     def ask_whole(self, now: float) -> None:
         """Something of it is missing: asks for all that there is, by a call beside the one under
-        way, which goes on. Where what comes begins with batch 0 or a snapshot, it takes its place;
-        else the server has kept nothing, and nothing is lost by having asked.
+        way, which goes on; one at a time, for a quiet engine may send nothing for hours. Where what
+        comes begins with batch 0 or a snapshot, it takes its place; else the server has kept
+        nothing, and nothing is lost by having asked.
         """
         with self._lock:
             channel = self._channel
-            if channel is None or not self.connected or now < self._whole_at:
+            is_due = self.connected and not self._asks_whole and now >= self._whole_at
+            if channel is None or not is_due:
                 return
-            self._whole_at = now + WHOLE_AGAIN_S
+            self._whole_at, self._asks_whole = now + WHOLE_AGAIN_S, True
         threading.Thread(
             target=self._ask_whole, args=(channel,), name="reprise-stream-whole", daemon=True
         ).start()
@@ -524,3 +564,5 @@ class StreamConnection:
                 return
         except (grpc.RpcError, CancelledError, ValueError) as error:  # the last: it is closed
             _logger.debug("No whole stream of %s: %s", self._name, error)
+        finally:
+            self._asks_whole = False

@@ -176,7 +176,7 @@ class _Routes:
         return await self._bodies.read(request.receive, request.scope["headers"])
 
     async def _looked(self, look: Callable[[], T]) -> T:
-        """What takes as long as there are rows, one at a time, and holds nobody up."""
+        """What takes as long as there are rows or tokens, one at a time, and holds nobody up."""
         async with self._looking:
             return await asyncio.to_thread(look)
 
@@ -273,8 +273,8 @@ class _Routes:
         keys, chunks = body.keys, len(body.keys)
         if body.token_ids:
             model = self._service.model(body.model_name)
-            keys, chunks = await asyncio.to_thread(object_keys, body, model)
-        found = await asyncio.to_thread(self._service.directory.find, keys)
+            keys, chunks = await self._looked(lambda: object_keys(body, model))
+        found = await self._looked(lambda: self._service.directory.find(keys))
         results = [
             wire.KeyPlacements(key, placements) for key, placements in zip(keys, found, strict=True)
         ]

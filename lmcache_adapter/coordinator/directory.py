@@ -9,8 +9,9 @@ tells the next.
 OBJECT is model, salt, rank, group and the whole hash; PLACE is the owner ("" of storage that
 instances share), tier and backend. So all places of an object stand together.
 
-What a server has stored in its memory counts until that is found empty: then its number of it
-(`ServerState.memories`) rises, and what has another one is deleted in passing.
+What a server has stored in its memory counts until that is found empty: then that gets another
+number (`ServerState.memories`), and what has one of before is deleted in passing. Who has left, and
+has nothing, may be forgotten before that is done: so no number is ever used again.
 """
 
 import threading
@@ -121,6 +122,8 @@ class Directory:
     Attributes:
         placements, bytes: how many there are, and of how many bytes, by what they are of.
         chunk_tokens: that a server has said; None: none has.
+        memory_last: the highest number of a memory that the last run has used, as far as anything
+            has it yet; behind `stored`.
 
     Raises:
         StorageError: it cannot be opened, or a newer Reprise wrote it.
@@ -131,6 +134,7 @@ class Directory:
         self._database = Database(self._path, DIRECTORY)
         self.placements: Counter[Use] = Counter()
         self.bytes: Counter[Use] = Counter()
+        self.memory_last = 0
         self._memories: dict[str, int] = {}
         self._sweep_at: bytes | None = None
         self._emptied = 0
@@ -207,12 +211,14 @@ class Directory:
             for key, value in self._database.scan(_SERVERS, _SERVERS):
                 instance_id, state = key[1:].decode(), _read_state(value)
                 self._memories[instance_id] = state.memories
+                self.memory_last = max(self.memory_last, state.memories)
                 yield instance_id, state
 
     def stored(self) -> Iterator[Batch]:
         """What they hold, one object each; behind `servers`."""
         with disk_errors("read LMCache's directory", self._path):
             for name, row in self._rows(_OBJECTS):
+                self.memory_last = max(self.memory_last, row.memory)
                 if not self._counts(name, row):
                     self._sweep_at = _OBJECTS
                     continue
@@ -325,7 +331,7 @@ class Directory:
 
     def _note_memory(self, instance_id: str, state: ServerState) -> None:
         """What a memory held before that was found empty is no more."""
-        if self._memories.get(instance_id, 0) == state.memories:
+        if self._memories.get(instance_id) == state.memories:
             return
         self._memories[instance_id] = state.memories
         self._sweep_at = _OBJECTS
@@ -409,20 +415,9 @@ class Directory:
             value = self._database.get(key)
         return None if value is None else _read_row(value)
 
-    def _counts(
-        self,
-        name: _Name,
-        row: _Row,
-        head: BatchHead | None = None,
-        state: ServerState | None = None,
-    ) -> bool:
-        """Whether a placement is not of a memory that was found empty since."""
-        if name.tier != _MEMORY:
-            return True
-        memory = self._memories.get(row.instance_id, 0)
-        if head is not None and state is not None and row.instance_id == head.instance_id:
-            memory = state.memories
-        return row.memory == memory
+    def _counts(self, name: _Name, row: _Row) -> bool:
+        """Whether a placement is not of a memory that was found empty since, or is forgotten."""
+        return name.tier != _MEMORY or row.memory == self._memories.get(row.instance_id)
 
 
 def _name_of(batch: Batch, key: ChunkKey) -> _Name:

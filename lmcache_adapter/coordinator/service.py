@@ -150,6 +150,7 @@ class CoordinatorService:
                 self._unheard.add(instance_id)
         for batch in self.directory.stored():
             self.servers.restore_chunk(batch)
+        self.servers.restore_memory(self.directory.memory_last)
         self._restored_at = now
         self.servers.is_current = True
         self.servers.begin()

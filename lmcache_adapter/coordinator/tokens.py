@@ -8,14 +8,15 @@ from lmcache_adapter.topic.batches import ChunkKey
 from lmcache_adapter.wire.blake3 import chunk_names
 
 LOOKUP_TOKENS_MAX: Final = 1_000_000  # of one request by tokens: 400, as LMCache has it
+LOOKUP_OBJECTS_MAX: Final = 262_144  # that they name, of all ranks: 400
 
 
 def object_keys(asked: Lookup, model: Model) -> tuple[list[ChunkKey], int]:
     """One key of object group 0 for each chunk and rank, chunk by chunk; and how many chunks.
 
     Raises:
-        CoordinatorError: 400, more tokens than may be asked for; 501, the model's chunks are named
-            by a hash that is not made here.
+        CoordinatorError: 400, more tokens or objects than may be asked for; 501, the model's
+            chunks are named by a hash that is not made here.
     """
     if len(asked.token_ids) > LOOKUP_TOKENS_MAX:
         raise CoordinatorError(
@@ -27,6 +28,13 @@ def object_keys(asked: Lookup, model: Model) -> tuple[list[ChunkKey], int]:
         raise not_served(
             f"hash tokens of {asked.model_name[:80]} by {model.hash_algorithm}",
             "look its objects up by keys, or name blake3 in lmcache.models",
+        )
+    objects = len(asked.token_ids) // model.block_size * asked.world_size
+    if objects > LOOKUP_OBJECTS_MAX:
+        raise CoordinatorError(
+            400,
+            f"too many objects in a single request (limit={LOOKUP_OBJECTS_MAX}, got={objects}):"
+            " ask for fewer token_ids, or name the keys",
         )
     names = [name.hex() for name in chunk_names(asked.token_ids, model.block_size)]
     size = asked.world_size

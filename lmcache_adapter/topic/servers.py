@@ -129,7 +129,8 @@ class ServerState(msgspec.Struct, kw_only=True):
         lost: why what it holds is not known, or "".
         has_storage: whether it has ever named storage: a new process does not empty that.
         departed: the incarnation in which it has left; None: it is there.
-        memories: how often its memory was found empty: what it stored there before is gone.
+        memories: the number of its memory, which is another one each time that is found empty: what
+            it stored there before is gone. No two servers or memories ever have the same.
     """
 
     incarnation: int = 0
@@ -146,12 +147,15 @@ class _Server:
 
     Attributes:
         seen_at: its last sign of life, monotonic seconds.
+        is_unheard: whether it is restored, and no batch of this run has counted: so that its number
+            has not told yet whether anything is missing.
     """
 
     def __init__(self, state: ServerState) -> None:
         self.state = state
         self.tracker = IncarnationTracker(Cursor(state.incarnation, state.sequence))
         self.seen_at = 0.0
+        self.is_unheard = False
         self.streams: dict[PublisherKey, _Stream] = {}
 
     @property
@@ -213,6 +217,7 @@ class Servers:
         self._touched: dict[PublisherKey, None] = {}
         self._gone: list[WorkerReport] = []
         self._begun = False
+        self._memory = 0  # the last number of one
 
     # Batches
 
@@ -270,8 +275,13 @@ class Servers:
             if len(self._servers) >= LMCACHE_WORKERS_MAX and not self._forget_departed():
                 self._dropped(TOO_MANY)
                 return None
-            server = self._servers[instance_id] = _Server(ServerState())
+            state = ServerState(memories=self._new_memory())
+            server = self._servers[instance_id] = _Server(state)
         return server
+
+    def _new_memory(self) -> int:
+        self._memory += 1
+        return self._memory
 
     def _forget_departed(self) -> bool:
         """Makes room for one server where one has left that holds nothing."""
@@ -304,13 +314,14 @@ class Servers:
         if gap is not None:
             self._lose(server, MISSED if gap.first else BEGINNING)
         server.seen_at = now
+        server.is_unheard = False
         for publisher in server.streams:
             self._touched[publisher] = None
         return server, outcome
 
     def _empty_memory(self, server: _Server, reason: str) -> None:
         """A new process, or none: nothing is in its memory."""
-        server.state.memories += 1
+        server.state.memories = self._new_memory()
         if not server.state.has_storage:
             server.state.lost = ""
         for stream in server.streams.values():
@@ -371,9 +382,16 @@ class Servers:
     # What was kept of the run before
 
     def restore(self, instance_id: str, state: ServerState, now: float) -> None:
-        """A server as the last run knew it; before `begin`."""
+        """A server as the last run knew it; before `begin`. It is not confirmed before a batch: it
+        may have ended since, or told what nobody has kept.
+        """
         server = self._servers[instance_id] = _Server(state)
         server.seen_at = now
+        server.is_unheard = True
+
+    def restore_memory(self, last: int) -> None:
+        """Up to this one, numbers of memories have been used; before `begin`."""
+        self._memory = max(self._memory, last)
 
     def restore_chunk(self, batch: Batch) -> None:
         """What a server that is restored has stored; before `begin`."""
@@ -545,7 +563,7 @@ class Servers:
             return Doubt.CATCHING_UP
         server = self._servers[stream.registration.instance_id]
         is_away = server.state.departed is not None or now - server.seen_at > self._silent_s
-        return Doubt.WORKER_SILENT if is_away else None
+        return Doubt.WORKER_SILENT if is_away or server.is_unheard else None
 
     # Views
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from reprise.registered_engines import LOOK_S, RegisteredEngines
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import RepriseError
+from schemas.positions import PublisherState
 from schemas.registration import MOONCAKE, NO_EVENTS
 from tests.engine_http import engine_server
 from tests.fakes import FakeTable, registration
@@ -46,6 +47,11 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
     assert engines.of_model("ad", "") == [second]
     assert engines.of_model("m", "t") == [Engine("http://10.0.0.9:8000", "vLLM")]
     assert engines.of_model("n", "") == ()
+    rank = registration("a", dp_rank=1, http_endpoint=url).publisher
+    table.states[rank] = PublisherState(incarnation=3, sequence=0)
+    time.now += LOOK_S
+    lives = [one.life for one in engines.of_model("m", "")]
+    assert lives == [first.life + 3, second.life], "a rank's process is another"
     assert engines.of_model("o", "") == [first], "the HTTP server of the engine itself"
     assert engines.of_model("p", "") == [Engine("http://10.0.0.6:9000", "vLLM")]
 

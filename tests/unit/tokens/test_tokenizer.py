@@ -20,7 +20,7 @@ from schemas.media import MediaItem
 from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
 from tokens.engine_tokenizer import RENDER
-from tokens.interface import Engine, EngineAnswer, TokenSource
+from tokens.interface import Engine, EngineAnswer, Tokens, TokenSource
 from tokens.local_model import Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import (
@@ -599,6 +599,9 @@ def test_tokens_are_proven_once_each_engine_has_made_such_ones(path: Path) -> No
         world.tokens(HI),
     )
     assert [one.is_proven for one in (first, second, joined, again)] == [False, True, False, True]
+    world.engines.engines[0] = ENGINE._replace(life=1)
+    restarted, again = world.run(world.tokens(HI), world.tokens(HI))
+    assert (restarted.is_proven, again.is_proven) == (False, True), "it may have other flags"
     world.engines.knows_all = False
     (unknown,) = world.run(world.tokens(HI))
     assert not unknown.is_proven, "an engine without HTTP may make others"
@@ -729,6 +732,23 @@ def test_an_engine_is_asked_about_media_though_files_are_named(path: Path) -> No
     assert (found.content, found.source) == (array("I", [7, 7, 7]).tobytes(), TokenSource.ENGINE)
     assert world.engines.asked[0]["messages"] == PICTURE.messages
     assert not world.condition
+
+
+@pytest.mark.parametrize("renders", [False, True])
+def test_what_an_engine_makes_of_media_proves_nothing_of_others(path: Path, renders: bool) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = lambda asked: tokens_answer([5, 6, 7])
+    if renders:
+        world.engines.rendering = rendering()
+    other = Engine("http://other", "vLLM")
+
+    async def joined() -> Tokens:
+        world.engines.engines.append(other)
+        return await world.tokenizer.tokens(PICTURE)
+
+    alone, beside = world.run(world.tokens(PICTURE), joined)
+    assert alone.is_proven
+    assert not beside.is_proven
 
 
 @pytest.mark.parametrize("engines", [[], [Engine("http://engine", "SGLang")]])

@@ -1,20 +1,29 @@
 """A publisher that streams is followed: resumed, begun again, taken from a snapshot, bounded."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import wraps
+from typing import Any
 
 import grpc
 import pytest
 
-from bridge.grpc.bounds import STREAM_BYTES_MAX
+from bridge.grpc.bounds import (
+    STREAM_BYTES_MAX,
+    STREAM_RETRY_MAX_S,
+    STREAM_RETRY_S,
+    WHOLE_AGAIN_S,
+)
+from bridge.grpc.connection import StreamPauses
 from bridge.grpc.messages import openengine_events_pb2 as openengine_pb
 from bridge.grpc.messages import smg_events_pb2 as pb
 from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.publisher import Publisher
 from bridge.pump import Pump
 from bridge.wire.drop_reasons import DropReason
+from devtools.broker import free_ports
 from schemas.answer_states import Doubt
 from schemas.clock import REAL_CLOCK
 from schemas.identities import Offset, PublisherKey
@@ -24,6 +33,7 @@ from schemas.registration import SGLANG, Registration
 from schemas.routing_records import LoadSample
 from streams.kernel import open_kernel
 from streams.table.fold import Fold
+from tests.proxy import Proxy
 from tests.unit.bridge.grpc.streams import StreamServer, message_of, registration
 from tests.unit.bridge.pump_bench import FakeSink
 
@@ -435,3 +445,118 @@ async def test_a_publisher_that_is_left_streams_no_more(server: StreamServer) ->
         await bench.pump.follower.unfollow(publisher)
         assert not bench.pump.engines.receiver.connected(one.publisher)
         await until(lambda: server.ended == 1)
+
+
+@scenario
+async def test_all_is_asked_for_once_while_nothing_has_come_of_it(
+    server: StreamServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bridge.grpc.connection.WHOLE_AGAIN_S", 0.0)
+    async with following(server) as bench:
+        server.answers = [([batch(0, stored(1)), batch(9, stored(2))], None)]
+        one = registration(server.port)
+        await bench.follow(one, answers=2)  # of the second nothing comes: its engine is quiet
+        streams = bench.pump.engines.streams
+        assert streams is not None
+        for _ in range(20):
+            streams.ask_whole(one.publisher)
+        asking = [one for one in threading.enumerate() if one.name == "reprise-stream-whole"]
+        assert len(asking) == 1
+        server.live[1].put(batch(10, stored(3)))  # it is not whole: the next one may be asked for
+        await until(lambda: not asking[0].is_alive())
+        streams.ask_whole(one.publisher)
+        await until(lambda: len(server.live) == 3)
+
+
+@scenario
+async def test_a_server_that_has_no_room_for_a_stream_costs_no_batch(server: StreamServer) -> None:
+    async with following(server) as bench:
+        told = [batch(number, stored(number + 1)) for number in range(4)]
+        full = grpc.StatusCode.RESOURCE_EXHAUSTED
+        server.answers = [(told, full), ([], full), ([], full)]
+        one = registration(server.port)
+        await bench.follow(one, answers=4)
+        assert bench.starts == [0, 2, 2, 2]
+
+
+@scenario
+async def test_a_server_that_fails_again_and_again_is_told_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = StreamServer(service="openengine.v1.Control")
+    async with following(server) as bench:
+        error = openengine_pb.KvEventEnvelope(error={"message": "no events today"})
+        server.answers = [([error.SerializeToString()], grpc.StatusCode.UNAVAILABLE)] * 4
+        await bench.follow(registration(server.port, kind=SGLANG), answers=4)
+        said = [one for one in caplog.messages if "no events today" in one]
+        assert len(said) == 1
+
+
+class MuteServer(StreamServer):
+    """Takes the first call, and never says so."""
+
+    def _stream(self, request: bytes, context: Any) -> Iterator[bytes]:
+        if not self.requests:
+            self.requests.append(request)
+            ended = threading.Event()
+            context.add_callback(ended.set)
+            ended.wait()
+            return
+        yield from super()._stream(request, context)
+
+
+@scenario
+async def test_a_server_that_is_gone_before_it_has_taken_a_stream_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("bridge.grpc.connection.STREAM_DEAD_S", 0.2)
+    server, proxy = MuteServer(), Proxy(*free_ports(1))
+    proxy.start(f"127.0.0.1:{server.port}")
+    async with following(server) as bench:
+        try:
+            server.answers = [([batch(0, stored(1))], None)]
+            publisher = await bench.follow(registration(proxy.port), answers=0)
+            await until(lambda: len(server.requests) == 1)
+            proxy.freeze()  # as where its host has lost power: no connection ends
+            await until(lambda: proxy.connections > 1)
+            proxy.heal()
+            await until(lambda: publisher.doubted.doubt is None)
+        finally:
+            proxy.close()
+
+
+def test_pauses_grow_while_nothing_comes() -> None:
+    pauses = StreamPauses()
+    found = [pauses.after(0.0, has_brought=False, asks_whole=True) for _ in range(9)]
+    assert found[0] == 2 * STREAM_RETRY_S
+    assert found[-1] == STREAM_RETRY_MAX_S
+    assert pauses.after(0.0, has_brought=True, asks_whole=False) == STREAM_RETRY_S
+
+
+def test_all_that_there_is_is_not_written_again_and_again() -> None:
+    pauses = StreamPauses()
+    found = [pauses.after(0.1, has_brought=True, asks_whole=True) for _ in range(12)]
+    assert found[0] == 2 * STREAM_RETRY_S
+    assert found[-1] == WHOLE_AGAIN_S
+    pauses.after(WHOLE_AGAIN_S, has_brought=True, asks_whole=False)
+    assert pauses.after(0.1, has_brought=True, asks_whole=True) == 2 * STREAM_RETRY_S
+
+
+@scenario
+async def test_a_snapshot_that_its_server_ends_behind_is_asked_for_less_and_less_often(
+    server: StreamServer,
+) -> None:
+    pauses: list[float] = []
+    after = StreamPauses.after
+
+    def noted(self: StreamPauses, lasted_s: float, **said: bool) -> float:
+        pauses.append(after(self, lasted_s, **said))
+        return pauses[-1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(StreamPauses, "after", noted)
+        async with following(server) as bench:
+            part = chunk(98, 0, 1, cleared(), stored(11))
+            server.answers = [([part], grpc.StatusCode.UNAVAILABLE)] * 3
+            await bench.follow(registration(server.port), answers=3)
+            assert pauses[:2] == [2 * STREAM_RETRY_S, 4 * STREAM_RETRY_S]

@@ -199,10 +199,13 @@ def test_after_a_restart_nothing_is_lost_where_the_next_number_follows_on(
         second = first if killed else Coordinator(tmp_path, sink=sink)
         async with second:
             assert second.keys(A) == {("CPU", 2), ("DISK", 3)}
-            assert second.doubt(A) is None
+            assert second.doubt(A) is Doubt.WORKER_SILENT  # it may have ended meanwhile
             assert await server.beat_of(second) == 404
             server.coordinator = second
             await server.register()
+            assert second.doubt(A) is Doubt.WORKER_SILENT  # or have told what went astray
+            await server.tell(server.batch("config"))  # as it does behind each registration
+            assert second.doubt(A) is None
             await server.store(4)
             await server.delete(2)
             assert second.keys(A) == {("CPU", 4), ("DISK", 3)}
@@ -398,5 +401,41 @@ def test_a_client_unregisters_and_the_next_batch_brings_it_back(tmp_path: Path) 
             assert A not in coordinator.service.followed
             await server.store(2)
             assert coordinator.keys(A) == {("CPU", 1), ("CPU", 2)}
+
+    run(scene())
+
+
+@pytest.mark.parametrize("incarnation", [0, 100])
+def test_what_one_that_has_left_held_never_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, incarnation: int
+) -> None:
+    """Though its rows are not all deleted when it is told of again."""
+    monkeypatch.setattr("lmcache_adapter.coordinator.directory.DIRECTORY_SWEPT", 1)
+
+    async def scene() -> None:
+        sink = Sink()
+        async with Coordinator(tmp_path, sink=sink) as coordinator:
+            server = Server(coordinator, incarnation=incarnation)
+            await server.register()
+            await server.store(1, 2, 3)
+            await server.leave()
+        async with Coordinator(tmp_path, sink=sink) as coordinator:
+            server = Server(coordinator, incarnation=incarnation + 100)
+            await server.register()
+            await server.store(9)
+            assert (await coordinator.ask("GET", "/directory/keys"))[1]["total"] == 1
+        async with Coordinator(tmp_path, sink=sink) as coordinator:
+            assert coordinator.keys(A) == {("CPU", 9)}
+
+    run(scene())
+
+
+def test_tokens_that_name_too_many_objects_are_refused(tmp_path: Path) -> None:
+    async def scene() -> None:
+        async with Coordinator(tmp_path) as coordinator:
+            assert (await Server(coordinator).register(chunk_size=1))[0] == 200
+            asked = {"token_ids": [0] * 1100, "model_name": "m", "world_size": 255}
+            status, answer = await coordinator.ask("POST", "/directory/lookup", asked)
+            assert (status, "too many objects" in answer["detail"]) == (400, True)
 
     run(scene())
