@@ -16,6 +16,7 @@ from schemas.identities import Offset
 from schemas.limits import SHUTDOWN_S
 
 WINDOW_LOG_SYNC_S: Final = 1.0  # what a power cut may cost of it
+WINDOW_LOOKS: Final = 10  # within a window, whether there is much, where there was something before
 
 ItemT = TypeVar("ItemT")
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class EmbeddedWriter(Generic[ItemT]):
         if self._thread.ident is not None:
             self._thread.join(SHUTDOWN_S)
         try:
+            while self.source.has_much and self.write():
+                pass
             self.write()
             if self._keeper is not None and self._log.log is not None and not self._log.has_failed:
                 self._keeper.keep(is_last=True)
@@ -87,15 +90,30 @@ class EmbeddedWriter(Generic[ItemT]):
             logger.error("Cannot close %s: %s. What it has not written is lost", self._name, error)
 
     def _run(self) -> None:
-        while not self._stopping.wait(WINDOW_LOG_S):
+        is_busy = False
+        while not self._rest(is_busy=is_busy):
             try:
-                self.write()
+                is_busy = self.write()
                 self._maintain()
             except Exception:
                 logger.exception("Unexpected error in %s; it goes on", self._name)
 
-    def write(self) -> None:
-        """Writes what there is now; on the disk's failure it is dropped and counted."""
+    def _rest(self, *, is_busy: bool) -> bool:
+        """Until the window is over; where something comes, no longer than until that is much. Says
+        whether it stops.
+        """
+        looks = WINDOW_LOOKS if is_busy else 1
+        for _ in range(looks):
+            if self.source.has_much and is_busy:
+                break
+            if self._stopping.wait(WINDOW_LOG_S / looks):
+                return True
+        return self._stopping.is_set()
+
+    def write(self) -> bool:
+        """Writes what there is now; on the disk's failure it is dropped and counted. Says whether
+        there was any.
+        """
         items, values, count = [], [], 0
         for size, item in self.source.take():
             try:
@@ -107,7 +125,7 @@ class EmbeddedWriter(Generic[ItemT]):
                 items.append(item)
                 count += size
         if not items:
-            return
+            return False
         first = None
         try:
             log = self._log.opened()
@@ -120,6 +138,7 @@ class EmbeddedWriter(Generic[ItemT]):
                 self._in_doubt = (first, items, count)
         else:
             self._appended(first, items, count)
+        return True
 
     def _settle(self, end: Offset) -> None:
         """The log is open, and ends there. A write may have reached the disk before its error, and

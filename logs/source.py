@@ -36,6 +36,11 @@ class RecordSource(ABC, Generic[ItemT]):
     def take(self) -> Iterable[tuple[int, ItemT]]:
         """What has come since the last call, and how much each of it is."""
 
+    @property
+    def has_much(self) -> bool:
+        """Whether who wrote lately should write again, before a window is over."""
+        return False
+
     @abstractmethod
     def encode(self, item: ItemT) -> WindowEntry:
         """As it is written now. What it raises costs this item alone."""

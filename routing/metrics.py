@@ -86,7 +86,7 @@ def _forgotten(state: RoutingLogState) -> Samples:
 
 
 def _by_kernel(state: RoutingLogState) -> Samples:
-    names = ("decided", "repeated", "queue_full")
+    names = ("decided", "repeated", "queue_full", "reported", "rested")
     return [((name,), count) for name, count in zip(names, state.live.kernel_counts(), strict=True)]
 
 
@@ -216,7 +216,8 @@ ROUTING: Final[tuple[Family[RoutingLogState] | Histogram[RoutingLogState], ...]]
         "reprise_routing_kernel_decisions",
         "Plain requests to be routed, without Python: decided, repeated (the answer of before was"
         " given again), or queue_full (left to Python, since too many decisions waited to be"
-        " booked).",
+        " booked). And reported: reports that were taken; rested: requests and reports that waited"
+        " until others were booked.",
         ("outcome",),
         _by_kernel,
     ),

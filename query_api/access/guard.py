@@ -20,7 +20,8 @@ KEYS_SHOWN_MAX: Final = 1_000  # as labels of a metric; all others are one more
 KEY_FAILURES_PER_S: Final = 5.0  # requests of one address without a key that is known
 KEY_FAILURES_BURST: Final = 50.0  # so many at once
 
-_TOLD: Final = frozenset({Right.QUERY, Right.ROUTE})
+_TOLD: Final = (Right.QUERY, Right.ROUTE, Right.FEEDBACK)
+_WhenAdmitted = Callable[[bytes, float, bool, bool, bool, list[str] | None], None]
 logger = logging.getLogger(__name__)
 OTHER_KEYS: Final = "other"
 
@@ -33,9 +34,9 @@ class Guard:
         address_rate: requests a second of one address; None: as many as there are.
         opens_probes: whether `GET /health` and `/ready` say without a key, to any address, whether
             the service is up; to loopback they always do.
-        when_admitted: called with the header of a query or of a request to be routed that was let
-            through, where it may as well be elsewhere, since its key has no rate: for so many
-            seconds, for queries, for routes, about these tenants; None: about any.
+        when_admitted: called with the header of a query, of a request to be routed or of a report
+            that was let through, where it may as well be elsewhere, since its key has no rate: for
+            so many seconds, for queries, routes, reports, about these tenants; None: about any.
         when_changed: called when what `when_admitted` said holds no more.
         by_key: requests that were let through, by the key's id.
     """
@@ -51,7 +52,7 @@ class Guard:
         self.ring = ring
         self.address_rate = address_rate
         self.opens_probes = opens_probes
-        self.when_admitted: Callable[[bytes, float, bool, bool, list[str] | None], None] = _nobody
+        self.when_admitted: _WhenAdmitted = _nobody
         self.when_changed: Callable[[], None] = lambda: None
         if ring is not None:
             ring.when_changed = self._change
@@ -139,9 +140,8 @@ class Guard:
         self._admitted[authorization] = key.id
         access = key.access
         tenants = None if access.tenants is None else list(access.tenants)
-        self.when_admitted(
-            authorization, holds_s, access.may(Right.QUERY), access.may(Right.ROUTE), tenants
-        )
+        queries, routes, reports = (access.may(right) for right in _TOLD)
+        self.when_admitted(authorization, holds_s, queries, routes, reports, tenants)
 
     def _change(self) -> None:
         self.when_changed()
@@ -193,7 +193,12 @@ class Guard:
 
 
 def _nobody(
-    header: bytes, seconds: float, queries: bool, routes: bool, tenants: list[str] | None
+    header: bytes,
+    seconds: float,
+    queries: bool,
+    routes: bool,
+    reports: bool,
+    tenants: list[str] | None,
 ) -> None:
     """Everything is answered here."""
 

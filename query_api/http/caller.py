@@ -21,6 +21,11 @@ BREAK_OFF: Final = "reprise.break_off"
 that will not be whole.
 """
 
+IS_PLAIN: Final = "reprise.is_plain"
+"""Where the state of a request says, once it is answered, that the listener may have answered it
+(`query_api.http.plain_listener`), as the app puts it.
+"""
+
 _ACCESS: Final = "reprise.access"
 """Where the scope of a request has its caller's `Access`."""
 

@@ -1,8 +1,8 @@
-"""`POST /query`, `/query_by_hash` and `/route` at their plainest, answered without Python.
+"""`POST /query`, `/query_by_hash`, `/route` and `/feedback` at their plainest, without Python.
 
 Threads of the Rust kernel (`streams/kernel/native/listener`) accept the clients' connections and
-answer whatever is nothing but a query, byte for byte as `query_endpoint` does, or a decision, as
-`routing.http.endpoint` does. A connection on
+answer whatever is nothing but a query, byte for byte as `query_endpoint` does, or a decision or a
+report, as `routing.http.endpoint` does. A connection on
 which anything else comes is handed over, with what has come, to the server
 (`reprise.http.handover`). So this side answers 200 or nothing, waits for no thread of Python, and
 words no error.
@@ -32,7 +32,8 @@ PLAIN_BODIES_BYTES_MAX: Final = 64 * MIB  # of all of them; the app has what is 
 PLAIN_REQUEST_S: Final = 1.0  # for a plain query to come; a slower one goes to the app
 PLAIN_STATE_S: Final = 0.25  # after this it is asked again how far answers can be trusted
 
-PATHS: Final = ("/query", "/query_by_hash", "/route")
+PATHS: Final = ("/query", "/query_by_hash", "/route", "/feedback")
+_ACCEPTED: Final = "/feedback"  # 202, and no prompt is asked about
 THREADS: Final = min(cpu_count() or 1, LISTENER_THREADS_MAX)
 _STATES: Final = tuple(AnswerState)
 _NUMBERS: Final = {state: number for number, state in enumerate(_STATES)}
@@ -103,12 +104,13 @@ class PlainListener(Protocol):
         seconds: float,
         queries: bool,
         routes: bool,
+        reports: bool,
         tenants: list[str] | None,
         /,
     ) -> None:
-        """Queries, and requests to be routed, with that `Authorization` field are answered for so
-        long, where keys are needed, if they are about these tenants; None: about any. Others are
-        handed over.
+        """Queries, requests to be routed, and reports with that `Authorization` field are answered
+        for so long, where keys are needed, if they are about these tenants; None: about any. Others
+        are handed over.
         """
         ...
 
@@ -256,8 +258,12 @@ class PlainAnswers:
         self.renew()
         taken = map(AnswerCounts._make, self._listener.take_counted())
         for path, counted in zip(PATHS, taken, strict=True):
-            if counted.answered:
-                self.answered += counted.answered
+            if not counted.answered:
+                continue
+            self.answered += counted.answered
+            if path == _ACCEPTED:
+                self._metrics.requests[path, 202] += counted.answered
+            else:
                 self._metrics.requests[path, 200] += counted.answered
                 self._metrics.queries(path).add(
                     (counted.seconds_counts, counted.seconds_sum),

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access
-from query_api.http.caller import access_of
+from query_api.http.caller import IS_PLAIN, access_of
 from query_api.http.errors import (
     INTERNAL,
     ClientGoneError,
@@ -61,11 +61,16 @@ class PostRequest(NamedTuple):
 
 
 class PostAnswer(NamedTuple):
-    """Its answer; `content-length` and `x-request-id` come on top of the headers."""
+    """Its answer; `content-length` and `x-request-id` come on top of the headers.
+
+    Attributes:
+        is_plain: whether the listener might have given it, and may have the connection.
+    """
 
     status: int
     headers: HttpHeaders
     body: bytes
+    is_plain: bool = False
 
 
 class PostEndpoint(ABC):
@@ -131,8 +136,10 @@ class PostEndpoint(ABC):
             url_query: bytes = scope.get("query_string", b"")
             access = access_of(scope)
             posted = PostRequest(path, wire, form, body, url_query, scope["headers"], access)
-            status, headers, answer = await self._answer_any(posted)
+            status, headers, answer, is_plain = await self._answer_any(posted)
             del posted
+            if is_plain and "state" in scope:
+                scope["state"][IS_PLAIN] = True
         except ClientGoneError:
             self._metrics.count_request(path, CLIENT_GONE)
             return
@@ -169,7 +176,7 @@ class PostEndpoint(ABC):
             if found is None:
                 raise
         posted = posted._replace(body=found.body, missing=found.missing, is_proven=found.is_proven)
-        status, headers, body = await self.answer(posted)
+        status, headers, body, _ = await self.answer(posted)
         return PostAnswer(status, [*headers, found.header], body)
 
     def _body_form(self, content_type: bytes) -> BodyForm | None:

@@ -32,7 +32,7 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES
+from query_api.http.caller import BREAK_OFF, CERTIFICATE_NAMES, IS_PLAIN
 from query_api.http.errors import RequestError
 from query_api.http.plain_listener import HandedOver
 from query_api.http.wire import Wire, content_type_of, encode_error, reply_wire
@@ -108,8 +108,8 @@ class ConnectionOwner(Protocol):
         """Counts something that was refused or ended."""
         ...
 
-    def reported(self, connection: "Connection") -> None:
-        """One has its answer that was handed over with a report."""
+    def answered(self, connection: "Connection") -> None:
+        """One has its answer whose next request is likely the listener's."""
         ...
 
 
@@ -182,7 +182,7 @@ class Connection(HttpToolsProtocol):
     ) -> None:
         super().__init__(**of_server)
         self._handed = handed
-        # Its next request is likely a decision, which is not to wait for the interpreter.
+        # The next request is likely a decision, which is not to wait for the interpreter.
         self._reports = handed is not None and handed.received.startswith(_REPORTS)
         self.served = False
         self.since = self.made_at = self.loop.time()
@@ -418,8 +418,9 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
         else:
             self.server_state.total_requests += 1
-            if self._reports:
-                self.loop.call_soon(self._owner.reported, self)
+            reports = self._reports and self.url.partition(b"?")[0] in REPORT_PATHS
+            if reports or IS_PLAIN in self.scope["state"]:
+                self.loop.call_soon(self._owner.answered, self)
             if self.flow.read_paused and not self.transport.is_closing():
                 self.flow.resume_reading()
 

@@ -229,13 +229,14 @@ class Connections:
         self._bound_answers()
         self._log(now)
 
-    def reported(self, connection: Connection) -> None:
-        """One has its answer that was handed over with a report: the listener has it back at once,
-        where it decides.
+    def answered(self, connection: Connection) -> None:
+        """One has its answer that was handed over with a report, or the last request of which was
+        plain: the listener has it back at once, where it decides. There requests rest while booking
+        is behind, and here they do not.
         """
         if self.listener is None or _DECISIONS not in self.plain_paths:
             return
-        if connection in self._open and connection.is_for_listener(REPORT_PATHS):
+        if connection in self._open and connection.is_for_listener(self.plain_paths | REPORT_PATHS):
             self._give_back(self.listener, connection)
 
     def _give_back(self, listener: PlainListener, connection: Connection) -> None:

@@ -87,7 +87,7 @@ class RouteBoards(MarkWatcher, Protocol):
     Of marks, what lasts by a capacity it leaves out.
 
     Attributes:
-        waiting: how many decisions wait to be taken.
+        waiting: how many decisions and reports wait to be taken.
     """
 
     waiting: int
@@ -125,10 +125,37 @@ class RouteBoards(MarkWatcher, Protocol):
         """The labels of the boards by which was decided since they were published."""
         ...
 
-    def take(self) -> tuple[list[bytes], int]:
-        """The decisions that wait, each a `KernelDecision`, in the order of their numbers; and up
-        to which effect they go, those of `note` included.
+    def take(self, most: int, /) -> tuple[list[tuple[bool, bytes]], int]:
+        """The first of what waits, so many at the most; 0: all. Of each, whether it is a report, a
+        `FeedbackReport`, else a `KernelDecision`; and up to which effect that goes, those of `note`
+        included.
         """
+        ...
+
+    def set_pace(self, count: int, /) -> None:
+        """So many are taken at once, and soon again where as many wait: then requests wait rather
+        than ever more decisions. 0: none does.
+        """
+        ...
+
+    def report(self, body: bytes, now: float, tenants: list[str] | None, /) -> int | None:
+        """Takes the reports of a body in JSON, as the listener does: how many; None where Python
+        has to. They are of decisions made here, and new; see `route` for the rest.
+        """
+        ...
+
+    def close(self, number: int, /) -> bool:
+        """Python takes what is told of that decision from now on; says whether anything of it waits
+        to be taken.
+        """
+        ...
+
+    def close_all(self) -> None:
+        """The same of all decisions that were made so far."""
+        ...
+
+    def keep_open(self, keeps_open: bool, /) -> None:
+        """Whether Python is sure to book what is decided from now on; else it takes the reports."""
         ...
 
     def note(
@@ -170,6 +197,6 @@ class RouteBoards(MarkWatcher, Protocol):
         """
         ...
 
-    def counts(self) -> tuple[int, int, int]:
-        """Decisions made, answers given again, and requests handed over since too many waited."""
+    def counts(self) -> list[int]:
+        """See `routing.decisions.live_load.KernelCounts`."""
         ...

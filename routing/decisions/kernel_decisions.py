@@ -1,4 +1,5 @@
-"""Plain decisions that the kernel makes without Python, and how they come to be known here.
+"""Plain decisions that the kernel makes without Python, plain reports of them that it takes, and
+how both come to be known here.
 
 Python owns what decisions read. It publishes a **board** for each list of candidates that was asked
 for of late: who they are, and what they carry. The kernel decides by it, and by what it has decided
@@ -6,6 +7,11 @@ since (`streams/kernel/native/routing`). Its decisions have numbers of a run of 
 until Python takes them. A window of the routing log's writer hands them on, and the fold of the log
 books them. Whoever takes the lock of `LiveLoad` before that books them here, as decisions of Python
 are, so nobody here reads anything that does not have them.
+
+The kernel takes a report where it knows all that is to be known of its decision: that was made
+there, is booked for certain, and Python was told nothing of it; whatever Python is told of a
+decision, the kernel takes no more of (`take_over`). Reports wait with the decisions, each behind
+its own, and what they take off loads is known there at once.
 
 A board says how far it has the kernel's decisions. It is published again with each window in which
 it was used, or anything was told, else before it lapses, until BOARD_KEPT_S after it was asked for;
@@ -43,7 +49,7 @@ from routing.decisions.kernel_boards import (
     RouteBoards,
 )
 from routing.decisions.late_work import Late, late_seconds
-from routing.decisions.live_load import LiveLoad, LoadParts
+from routing.decisions.live_load import KernelCounts, LiveLoad, LoadParts
 from routing.decisions.queue import RoutingQueue
 from routing.decisions.targets import KnownTarget, Roster, Targets
 from routing.decisions.unbooked_load import TypicalRequest
@@ -57,17 +63,19 @@ from routing.policies.ttft import LeastDelayParameters
 from schemas.clock import REAL_CLOCK
 from schemas.identities import PrefixScope
 from schemas.limits import APPROXIMATE_S, KIB, MIB
-from schemas.routing_records import Decision, Phase
+from schemas.routing_records import Decision, FeedbackReport, Phase
 from streams.kernel import native_boards
 from streams.kernel.interface import ReadOnlyKernel
 
 BOARD_S: Final = 1.0  # that the kernel goes by a board that is not published again
 BOARD_KEPT_S: Final = 10.0  # for which that is done though nobody asks for it; then Python decides
+BOARD_PAUSE_S: Final = 0.025  # between two looks what is to be published, where windows are shorter
 BOARDS_MAX: Final = 256  # lists of candidates; the one that was not asked for for longest goes
 BOARDS_A_WINDOW: Final = 32  # published again at once, some 20 to 100 us each; others are the next
 BOARD_NAMES_BYTES_MAX: Final = 64 * KIB  # of candidates in a request; of longer Python decides
 KERNEL_DECISIONS_MAX: Final = 2048  # that wait to be booked, 50 us each; beyond, Python does first
 KERNEL_DECISIONS_BYTES_MAX: Final = 64 * MIB  # of these, with all candidates: likewise
+WINDOWS_WAITING: Final = 4  # of the log that may wait where Python answers; the listener lets two
 
 logger = logging.getLogger(__name__)
 _StateOf = Callable[[str, str, str, int, str], str]
@@ -164,27 +172,39 @@ class KernelDecisions:
         self._clock = clock
         self._monotonic = monotonic
         self._decode = msgspec.msgpack.Decoder(KernelDecision).decode
+        self._decode_report = msgspec.msgpack.Decoder(FeedbackReport).decode
         self._labels = 0
         self._by_label: OrderedDict[int, _Board] = OrderedDict()
         self._by_name: dict[BoardName, _Board] = {}
         self._once: OrderedDict[int, float] = OrderedDict()
         self._offset = -1
+        self._looked_at = float("-inf")
         self._applied: int | None = None  # effects before it are known here; None: and others
         self._answers.when_dropped = self.forget  # else one that has failed is given again
         self._live.catch_up_with(self)
         self._queue.before_taken = self.renew
+        self._queue.ahead = lambda: boards.waiting
+        boards.set_pace(self._queue.window_items)
         with self._live.lock:
             self._watch(self._live.folded.fold)
             self._live.when_rebased = self._watch
 
     @property
     def waiting(self) -> int:
-        """How many decisions are yet to be booked."""
+        """How many decisions and reports are yet to be booked."""
         return self.boards.waiting
 
-    def counts(self) -> tuple[int, int, int]:
-        """See `RouteBoards.counts`."""
-        return self.boards.counts()
+    def counts(self) -> KernelCounts:
+        """See `KernelSource`."""
+        return KernelCounts(*self.boards.counts())
+
+    def take_over(self, run: int, number: int) -> bool:
+        """See `KernelSource`."""
+        return run == self.run and self.boards.close(number)
+
+    def take_over_all(self) -> None:
+        """See `KernelSource`."""
+        self.boards.close_all()
 
     def _watch(self, fold: RoutingFold) -> None:
         """What is predicted by a fold is predicted in the kernel, too. Cost O(predictions)."""
@@ -201,26 +221,45 @@ class KernelDecisions:
 
     def catch_up(self) -> None:
         """Books what waits; with the lock, while nothing else does."""
-        self._take(self._book)
+        self._take(self._book, self._book_report)
 
     def _send(self) -> None:
         """Hands what waits to the log, whose fold books it: see `LiveLoad.send`."""
         with self._live.still:
-            self._take(self._hand_on)
+            self._take(self._hand_on, self._hand_on_report, self._queue.window_items)
 
-    def _take(self, note: Callable[[KernelDecision], None]) -> None:
-        items, self._applied = self.boards.take()
-        for item in items:
+    def _take(
+        self,
+        note: Callable[[KernelDecision], None],
+        note_report: Callable[[FeedbackReport], None],
+        most: int = 0,
+    ) -> None:
+        items, self._applied = self.boards.take(most)
+        for is_report, item in items:
             try:
+                if is_report:
+                    note_report(self._decode_report(item))
+                    continue
                 made = self._decode(item)
                 note(made)
                 self._keep(made)
             except Exception:
-                logger.exception("Cannot book a decision of the kernel; its client has it")
+                logger.exception(
+                    "Cannot book what the kernel decided or was told; its client goes by it"
+                )
 
     def _book(self, made: KernelDecision) -> None:
         self._live.book(self.run, made.decision, made.encoded)
         self._queue.push_decision(self.run, made.decision, made.encoded)
+
+    def _book_report(self, told: FeedbackReport) -> None:
+        self._live.book_report(self.run, told)
+        self._queue.push_outcome(self.run, told)
+
+    def _hand_on_report(self, told: FeedbackReport) -> None:
+        has_room = self._queue.push_outcome(self.run, told)
+        note = self._live.send_report if has_room else self._live.book_report
+        note(self.run, told)
 
     def _hand_on(self, made: KernelDecision) -> None:
         has_room = self._queue.push_decision(self.run, made.decision, made.encoded)
@@ -242,10 +281,15 @@ class KernelDecisions:
         """See `RouteBoards.route`: of a request that the listener has not got."""
         if kernel.name != "rust":
             return None
-        if self.waiting >= KERNEL_DECISIONS_MAX:
-            self._book_waiting()
+        self._make_room()
         tenants = None if access.tenants is None else list(access.tenants)
         return self.boards.route(kernel, body, state, self._clock(), tenants)
+
+    def report(self, body: bytes, access: Access) -> int | None:
+        """See `RouteBoards.report`: the same of reports."""
+        self._make_room()
+        tenants = None if access.tenants is None else list(access.tenants)
+        return self.boards.report(body, self._clock(), tenants)
 
     # What Python has decided
 
@@ -323,16 +367,24 @@ class KernelDecisions:
         """A window of the log begins: publishes what is in use, and hands on what was decided."""
         with self._live.still:
             self._live.book_sent()  # of the last window: it could not be written, or is not back
+            # With what may be decided before the next look.
+            self.boards.keep_open(self._live.has_room_for(2 * KERNEL_DECISIONS_MAX))
         try:
-            self.publish_used()
+            now = self._monotonic()
+            if not self._queue.window_items or now - self._looked_at >= BOARD_PAUSE_S:
+                self._looked_at = now
+                self.publish_used()
         except Exception:
             logger.exception("Cannot tell the kernel what engines carry; Python decides meanwhile")
             self.boards.withdraw_all()
         self._send()
 
-    def _book_waiting(self) -> None:
-        with self._live.lock:  # whoever takes it does
-            pass
+    def _make_room(self) -> None:
+        """Books all that waits where that is too much: few at once, since others wait for it."""
+        most = WINDOWS_WAITING * self._queue.window_items or KERNEL_DECISIONS_MAX
+        if self.waiting >= min(most, KERNEL_DECISIONS_MAX):
+            with self._live.lock:  # whoever takes it does
+                pass
 
     def publish_used(self) -> None:
         """Publishes again what was decided by of late: where anything was decided or told since,
@@ -459,6 +511,9 @@ def _numbers_of(known: KnownTarget, load: LoadParts, now: float) -> list[float]:
         booked.pending,
         booked.active,
         booked.kv_tokens,
+        booked.requests - booked.decoding,
+        load.queued_s,
+        now,
         *((0.0, 0.0, 0.0, _NONE) if work is None else work.numbers),
         waiting,
         usage,

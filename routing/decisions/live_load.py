@@ -8,7 +8,7 @@ Any thread may call it.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from copy import copy
 from enum import Enum
@@ -98,6 +98,7 @@ class LoadParts(NamedTuple):
         beside: what is there and not booked.
         sample: see `TargetLoad`.
         work: what was sent there of late.
+        queued_s: what prompts take that are not computed yet; where that is asked for.
     """
 
     booked: Load
@@ -105,6 +106,7 @@ class LoadParts(NamedTuple):
     beside: UnbookedLoad | None
     sample: LoadSample | None
     work: RecentWork | None
+    queued_s: float = 0.0
 
     def carried(self, now: float, usual: TypicalRequest) -> TargetLoad:
         """What they come to, where a request is like `usual`. The kernel does the same by itself:
@@ -124,8 +126,27 @@ class LoadParts(NamedTuple):
 NOTHING: Final = TargetLoad(0.0, 0, 0, 0, None)
 
 
+class KernelCounts(NamedTuple):
+    """What was done without Python.
+
+    Attributes:
+        decided: decisions that were made; `repeated`: answers given again.
+        left: requests that were left to Python since too many decisions waited.
+        reported: reports that were taken.
+        rested: requests and reports that waited until others were booked.
+    """
+
+    decided: int = 0
+    repeated: int = 0
+    left: int = 0
+    reported: int = 0
+    rested: int = 0
+
+
 class KernelSource(Protocol):
-    """Has decisions that are yet to be booked: see `routing.decisions.kernel_decisions`."""
+    """Has decisions and reports that are yet to be booked: see
+    `routing.decisions.kernel_decisions`.
+    """
 
     @property
     def waiting(self) -> int:
@@ -136,10 +157,16 @@ class KernelSource(Protocol):
         """Books them."""
         ...
 
-    def counts(self) -> tuple[int, int, int]:
-        """Those that were made, answers given again, and requests left to Python since too many
-        waited.
-        """
+    def take_over(self, run: int, number: int) -> bool:
+        """It takes no reports of that decision any more; says whether some are yet to be booked."""
+        ...
+
+    def take_over_all(self) -> None:
+        """It takes none of those that were made so far."""
+        ...
+
+    def counts(self) -> KernelCounts:
+        """What it has done."""
         ...
 
 
@@ -214,7 +241,7 @@ class LiveLoad:
         self.still: AbstractContextManager[bool] = self.folded.lock
         self.when_rebased: Callable[[RoutingFold], None] = lambda fold: None
         self._kernel: KernelSource | None = None
-        self._sent: dict[DecisionKey, tuple[Decision, bytes]] = {}
+        self._sent: dict[DecisionKey | _ReportName, tuple[Decision, bytes] | FeedbackReport] = {}
         self._sent_number = 0  # as own records have one
         self._own = OwnRecords()
         self._bookings = OverlaidBookings(self._own)
@@ -268,9 +295,9 @@ class LiveLoad:
         self.lock = caught_up = _CaughtUpLock(self, self.folded.lock)
         self.still = _StillLock(caught_up)
 
-    def kernel_counts(self) -> tuple[int, int, int]:
+    def kernel_counts(self) -> KernelCounts:
         """See `KernelSource.counts`; of none where the kernel decides nothing."""
-        return (0, 0, 0) if self._kernel is None else self._kernel.counts()
+        return KernelCounts() if self._kernel is None else self._kernel.counts()
 
     def note_samples(self) -> None:
         """What the fold's samples say beside what is booked; where their records were not followed
@@ -348,16 +375,14 @@ class LiveLoad:
             case DecisionsRecord(run=run):
                 for decision in record.decisions:
                     key = (run, decision.number)
-                    if self._sent and self._sent.pop(key, None) is not None:
-                        self._own.come_back(self._sent_number)
-                    else:
-                        self._own.come(key)
+                    self._come_back(key)
                     if len(self._held):
                         held = self._held.take(run, decision)
                         self._matched += [(run, decision, one) for one in held]
             case OutcomesRecord(run=run):
                 for outcome in record.outcomes:
-                    self._own.come(_name_of(run, outcome))
+                    if not self._come_back(_name_of(run, outcome)) and self._kernel is not None:
+                        self._kernel.take_over(run, outcome.number)  # another one was told
             case LoadRecord():
                 self._samples.come(record.samples)
             case UnregisteredEngines():
@@ -372,6 +397,13 @@ class LiveLoad:
             self._bookings.leave()
         self._tell_contradictions()
         return self._bookings.come(record, changes, now)
+
+    def _come_back(self, name: "DecisionKey | _ReportName") -> bool:
+        """The log has brought that; says whether it is of this service."""
+        if self._sent and self._sent.pop(name, None) is not None:
+            self._own.come_back(self._sent_number)
+            return True
+        return self._own.come(name)
 
     # What this service tells
 
@@ -402,17 +434,28 @@ class LiveLoad:
         here once somebody asks, or tells what stands behind it in the log; if the log brings it
         before, the fold alone has it. With the lock, in the order of the queue.
         """
+        self._begin_sent()
+        self._sent[run, decision.number] = decision, encoded
+
+    def send_report(self, run: int, outcome: FeedbackReport) -> None:
+        """The same of a report."""
+        self._begin_sent()
+        self._sent[_name_of(run, outcome)] = outcome
+
+    def _begin_sent(self) -> None:
         if not self._sent:
             self._own.begin()
             self._sent_number = self._own.last
-        self._sent[run, decision.number] = decision, encoded
 
     def book_sent(self) -> None:
         """Books what was sent and is not back; with the lock."""
         if self._sent:
             sent, self._sent = self._sent, {}
-            for (run, _), decision in sent.items():
-                self._book(run, *decision)
+            for (run, *_), one in sent.items():
+                if isinstance(one, FeedbackReport):
+                    self._report(run, one, None)
+                else:
+                    self._book(run, *one)
 
     def catch_up(self) -> None:
         """Books all that the kernel has decided; with the lock, which its users have taken so."""
@@ -430,21 +473,30 @@ class LiveLoad:
     def report(self, run: int, outcome: FeedbackReport, now: float | None = None) -> ReportKind:
         """A report to this service; `now`: Unix seconds, None: of the report."""
         with self.lock:
-            self.book_sent()
-            self._bookings.advance(outcome.time if now is None else now)
-            self._own.begin()
-            found = self._bookings.report(run, outcome)
-            if found is None:
-                return ReportKind.REPEATED
-            self._own.expect(_name_of(run, outcome))
-            now = self._bookings.clock
-            for booking, _ in found:
-                self._failures.reported(now, booking, outcome.event)
-                self._predictions.reported(run, now, outcome)
-            self._note_reported(found)
-            return (
-                ReportKind.NEW if self._bookings.has_seen(run, outcome.number) else ReportKind.EARLY
-            )
+            if self._kernel is not None and self._kernel.take_over(run, outcome.number):
+                self.catch_up()  # it was told of that before
+            return self.book_report(run, outcome, now)
+
+    def book_report(
+        self, run: int, outcome: FeedbackReport, now: float | None = None
+    ) -> ReportKind:
+        """The same, of one that the kernel was told, or of whose decision it knows nothing."""
+        self.book_sent()
+        return self._report(run, outcome, now)
+
+    def _report(self, run: int, outcome: FeedbackReport, now: float | None) -> ReportKind:
+        self._bookings.advance(outcome.time if now is None else now)
+        self._own.begin()
+        found = self._bookings.report(run, outcome)
+        if found is None:
+            return ReportKind.REPEATED
+        self._own.expect(_name_of(run, outcome))
+        now = self._bookings.clock
+        for booking, _ in found:
+            self._failures.reported(now, booking, outcome.event)
+            self._predictions.reported(run, now, outcome)
+        self._note_reported(found)
+        return ReportKind.NEW if self._bookings.has_seen(run, outcome.number) else ReportKind.EARLY
 
     def hold(self, name: HeldName, report: HeldReport) -> bool:
         """A report to this service of a decision that the log may bring; False where the same is
@@ -496,7 +548,9 @@ class LiveLoad:
             self._beside.begun(booking, outcome.event)
             self._late_work.begun(booking, outcome.event)
 
-    def _forget(self, engines: Iterable[UnregisteredEngine]) -> None:
+    def _forget(self, engines: Collection[UnregisteredEngine]) -> None:
+        if engines and self._kernel is not None:
+            self._kernel.take_over_all()  # it does not know what ends by that
         for one in engines:
             self._beside.forget(one.target)
             self._late_work.forget(one.target)
@@ -540,6 +594,10 @@ class LiveLoad:
         """Whether that decision, or a later one of the run, is known."""
         with self.lock:
             return self._bookings.has_seen(run, number)
+
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many more requests are sure to be booked; with the lock."""
+        return self._bookings.has_room_for(count)
 
     def predicted(self, scope: DecidedScope, prefixes: bytes, now: float) -> dict[Target, int]:
         """The longest prefix of a prompt that each target will hold, as decisions say, in blocks.
@@ -622,9 +680,15 @@ class LiveLoad:
             until: likewise; what is late by then is among it.
         """
         self._bookings.advance(now)
-        newest, work_of = self._samples.newest, self._recent_work.get
+        newest, work_of, queued_s = (
+            self._samples.newest,
+            self._recent_work.get,
+            self._bookings.queued_s,
+        )
         return [
-            self._parts(target, booked, newest(target, now), work_of(target), until)
+            self._parts(target, booked, newest(target, now), work_of(target), until)._replace(
+                queued_s=queued_s(target, now) if booked.requests > booked.decoding else 0.0
+            )
             for target, booked in zip(targets, self._bookings.loads(targets, now), strict=True)
         ]
 
@@ -702,7 +766,10 @@ class LiveLoad:
             }
 
 
-def _name_of(run: int, outcome: FeedbackReport) -> tuple[int, int, OutcomeEvent, float]:
+_ReportName = tuple[int, int, OutcomeEvent, float]
+
+
+def _name_of(run: int, outcome: FeedbackReport) -> _ReportName:
     """By which a report of this service is known when the log brings it: another one has another
     clock.
     """

@@ -60,11 +60,19 @@ class RoutingQueue:
     Attributes:
         kept: items that found room; `dropped`: those that found none.
         before_taken: called by who takes what there is, before that.
+        ahead: how many are there that it hands on then, of which a window takes `window_items` at
+            most; 0: all.
     """
 
     def __init__(
-        self, items_max: int = ROUTING_QUEUE_ITEMS, bytes_max: int = ROUTING_QUEUE_BYTES_MAX
+        self,
+        items_max: int = ROUTING_QUEUE_ITEMS,
+        bytes_max: int = ROUTING_QUEUE_BYTES_MAX,
+        *,
+        window_items: int = 0,
     ) -> None:
+        self.window_items = window_items
+        self.ahead: Callable[[], int] = lambda: 0
         self.kept = self.dropped = 0
         self.before_taken: Callable[[], None] = lambda: None
         self._items_max = items_max
@@ -77,6 +85,11 @@ class RoutingQueue:
     def __len__(self) -> int:
         """How many wait, those included that are being written."""
         return self._taken + len(self._items)
+
+    @property
+    def has_much(self) -> bool:
+        """Whether there is enough for a window."""
+        return 0 < self.window_items <= self.ahead() + len(self._items)
 
     def push_decision(self, run: int, decision: Decision, encoded: bytes = b"") -> bool:
         """A decision of this service; says whether it found room.
@@ -93,7 +106,12 @@ class RoutingQueue:
     def push_outcomes(self, outcomes: Iterable[tuple[int, FeedbackReport]]) -> None:
         """Reports, each with the run that it is about."""
         for run, one in outcomes:
-            self._push(run, one, OBJECT_SIZE + text_bytes(one.instance_id or "", one.error))
+            self.push_outcome(run, one)
+
+    def push_outcome(self, run: int, outcome: FeedbackReport) -> bool:
+        """A report of a decision of that run; says whether it found room."""
+        size = OBJECT_SIZE + text_bytes(outcome.instance_id or "", outcome.error)
+        return self._push(run, outcome, size)
 
     def push_samples(self, samples: Iterable[LoadSample]) -> None:
         """What targets carry."""

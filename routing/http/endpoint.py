@@ -12,7 +12,7 @@ from query_api.http.traces import context_of
 from query_api.http.wire import Wire, encode
 from query_api.unknown_scopes import HEADER
 from routing.decisions.kernel_decisions import is_plain
-from routing.decisions.router import Router
+from routing.decisions.router import FeedbackCounts, Router
 from routing.http.documents import (
     LoadDocument,
     feedback_document,
@@ -101,7 +101,8 @@ class RoutingEndpoint(PostEndpoint):
             if answered is not None:
                 body, tokens, held = answered
                 self._decided.count((self._monotonic() - started, tokens, held))
-                return PostAnswer(200, [TYPE_HEADERS[posted.wire]], body)
+                headers = [TYPE_HEADERS[posted.wire]]
+                return PostAnswer(200, headers, body, _has_length(posted))
         asked = read_route(
             posted.body,
             posted.wire,
@@ -145,13 +146,29 @@ class RoutingEndpoint(PostEndpoint):
         return self._view.state(PrefixScope(*scope)).value
 
     def _feedback(self, posted: PostRequest) -> PostAnswer:
-        told = read_feedback(posted.body, posted.wire, posted.access)
-        taken = take_traced(self._tracer, self._router, told, posted.headers)
+        taken = self._taken_plainly(posted)
+        is_plain = taken is not None and _has_length(posted)
+        if taken is None:
+            told = read_feedback(posted.body, posted.wire, posted.access)
+            taken = take_traced(self._tracer, self._router, told, posted.headers)
         body = encode(feedback_document(taken), posted.wire)
-        return PostAnswer(202, [TYPE_HEADERS[posted.wire]], body)
+        return PostAnswer(202, [TYPE_HEADERS[posted.wire]], body, is_plain)
+
+    def _taken_plainly(self, posted: PostRequest) -> FeedbackCounts | None:
+        """What came on a connection that the listener has not got, and is as it takes it."""
+        shared = self._router.kernel
+        if shared is None or posted.wire is not Wire.JSON or self._tracer.is_on:
+            return None
+        accepted = shared.report(posted.body, posted.access)
+        return None if accepted is None else FeedbackCounts(accepted)
 
     def _load(self, posted: PostRequest) -> PostAnswer:
         samples = read_load(posted.body, posted.wire, self._router.now(), posted.access)
         self._router.observe(samples)
         body = encode(LoadDocument(len(samples)), posted.wire)
         return PostAnswer(202, [TYPE_HEADERS[posted.wire]], body)
+
+
+def _has_length(posted: PostRequest) -> bool:
+    """Whether the listener may read it: a body in chunks it hands over again and again."""
+    return any(name == b"content-length" for name, _ in posted.headers)

@@ -5,6 +5,7 @@ DATA/routing/checkpoint   what a fold of it has, as of an offset (`logs.checkpoi
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from logs.checkpoint import Checkpoints
 from logs.declaration import EmbeddedParts, LogDeclaration
@@ -23,6 +24,11 @@ from schemas.identities import Offset
 from schemas.routing_records import RoutingRecord, traces_of
 from schemas.tracing import SpanName, batch_attributes
 
+WINDOW_ITEMS: Final = 64
+"""Decisions and reports of the kernel in one window, some 5 ms: a request that may not be decided
+before they are booked waits no longer than for a few of these.
+"""
+
 
 class RoutingLog(RoutingSource):
     """Writes what its queue has, on a thread, and folds it. Where nothing was ever decided there is
@@ -35,7 +41,7 @@ class RoutingLog(RoutingSource):
     """
 
     def __init__(self, declared: LogDeclaration, parts: EmbeddedParts) -> None:
-        super().__init__(RoutingQueue(), parts.clock.unix)
+        super().__init__(RoutingQueue(window_items=WINDOW_ITEMS), parts.clock.unix)
         log = KeptLog(declared, parts)
         self._directory = log.path.parent
         self._conditions = parts.conditions
@@ -85,7 +91,8 @@ class RoutingLog(RoutingSource):
         """See `RecordSource`."""
         if self._machine.monotonic() >= self._look_at:
             self._look_at = self._machine.monotonic() + FAILING_LOOK_S
-            note_failing(self.live, self._conditions, self.now())
+            with self.live.still:  # a window later will do for what the kernel was told
+                note_failing(self.live, self._conditions, self.now())
         return super().take()
 
     def appended(self, items: Sequence[RoutingRecord], first: Offset) -> None:

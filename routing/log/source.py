@@ -27,6 +27,11 @@ class RoutingSource(RecordSource[RoutingRecord]):
         """See `RecordSource`."""
         return [(items_of(record), record) for record in self.queue.take(self._clock())]
 
+    @property
+    def has_much(self) -> bool:
+        """See `RecordSource`."""
+        return self.queue.has_much
+
     def encode(self, item: RoutingRecord) -> WindowEntry:
         """See `RecordSource`."""
         return WindowEntry(encode_run(item.run), encode_routing(item))

@@ -182,11 +182,19 @@ class MarkIndex:
         self.size_bytes += more * prompt.mark_bytes
         return gone
 
-    def find(self, target: Target, scope: DecidedScope, prefix: int) -> PredictedMark | None:
-        """The mark of a prefix at a target, where there is one."""
+    def found(
+        self, target: Target, scope: DecidedScope, marks: Sequence[PrefixMark]
+    ) -> Iterator[tuple[int, PredictedMark]]:
+        """Those of a prompt's prefixes that have a mark at a target: blocks, and the mark."""
         place = self._scopes.get(scope)
-        prompt = None if place is None else place.holders.get(prefix, _NOBODY).get(target)
-        return None if prompt is None else prompt.marks[prefix]
+        if place is None:
+            return
+        holders = place.holders
+        for blocks, prefix in marks:
+            held = holders.get(prefix)
+            prompt = None if held is None else held.get(target)
+            if prompt is not None:
+                yield blocks, prompt.marks[prefix]
 
     def take(self, target: Target, scope: DecidedScope, prefix: int) -> list[TakenMark]:
         """Takes out the mark of a prefix at a target, where there is one."""
@@ -372,13 +380,10 @@ class PredictedHolders:
             indexed_blocks: of the prompt, its first ones: its events have told these.
         """
         found = 0
-        for blocks, prefix in marks[:DECISION_MARKS_MAX]:
-            mark = self._index.find(target, scope, prefix)
-            if mark is None:
-                continue
+        for blocks, mark in self._index.found(target, scope, marks[:DECISION_MARKS_MAX]):
             if blocks <= indexed_blocks or not mark.since:  # 0: kept by 0.2.0, which did not know
                 mark.since = now
-            elif mark.is_true(now) and now - mark.since >= PREDICTED_S:
+            elif now - mark.since >= PREDICTED_S and mark.is_true(now):
                 found = blocks
         return found
 

@@ -496,6 +496,11 @@ class OverlaidBookings:
         """How many are under way."""
         return len(self.base) - len(self._hidden) + len(self._here)
 
+    def has_room_for(self, count: int) -> bool:
+        """Whether so many more have room, of any size that a request may have."""
+        size = self.base.size_bytes + self._here.size_bytes
+        return len(self) + count <= BOOKINGS_MAX and size <= BOOKINGS_BYTES_MAX / 2
+
     def get(self, key: DecisionKey) -> Booking | None:
         """The booking of a decision; None where it is not under way."""
         here = self._here.get(key)
@@ -614,6 +619,13 @@ class OverlaidBookings:
             for key, one in copies.items()
             if key not in self._hidden or base is None or key not in base.queued
         )
+
+    def queued_s(self, target: Target, now: float) -> float:
+        """Seconds that the prompts take which are not computed yet, as `rest_of` has them. Cost
+        O(queued).
+        """
+        queued = [*self.queued(target)]
+        return rest_of(queued, len(queued), now)
 
     def queued_at(self, target: Target, time: float) -> tuple[int, int]:
         """How many of those that are not computed yet were there at that time, too, and had been

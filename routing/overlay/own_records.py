@@ -33,8 +33,9 @@ class OwnRecords:
         if len(self._numbers) < OWN_RECORDS_MAX:
             self._numbers.setdefault(name, self.last)
 
-    def come(self, name: Hashable, *, is_own: bool = True) -> None:
-        """The log has brought what has that name; nothing where another process told it.
+    def come(self, name: Hashable, *, is_own: bool = True) -> bool:
+        """The log has brought what has that name; nothing where another process told it. Says
+        whether this one did.
 
         Args:
             name: of it.
@@ -42,6 +43,7 @@ class OwnRecords:
         """
         number = self._numbers.pop(name, 0)
         self.come_back(number if is_own else 0)
+        return number > 0
 
     def come_back(self, number: int) -> None:
         """The log has brought what has that number; 0: another process's."""

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from query_api.http.errors import RequestError
 from query_api.http.wire import Wire, encode
 from routing.audit import differences_of
 from routing.bounds import TARGETS_KEPT_S
@@ -29,6 +30,7 @@ from routing.decisions.kernel_boards import (
 from routing.decisions.kernel_decisions import (
     BOARD_KEPT_S,
     BOARD_S,
+    KERNEL_DECISIONS_MAX,
     KernelDecision,
     KernelDecisions,
     KernelSettings,
@@ -37,13 +39,15 @@ from routing.decisions.kernel_decisions import (
 from routing.decisions.late_work import FIRST_TOKENS_TOLD, Late, late_seconds
 from routing.decisions.live_load import LiveLoad
 from routing.decisions.queue import RoutingQueue
-from routing.decisions.router import ClientReport, Router
+from routing.decisions.router import ClientReport, FeedbackCounts, Router
 from routing.decisions.unbooked_load import TypicalRequest, UnbookedLoad
 from routing.fold.fold import RoutingFold
 from routing.fold.target_bookings import Load
 from routing.http.documents import route_document
+from routing.http.requests import read_feedback
 from routing.interface import Candidate, Request
 from routing.observed.predicted_blocks import PredictedHolders, predicted_s
+from routing.overlay import bookings as bookings_module
 from routing.policies.decide import DecisionRequest, DegradedPolicy, Rules, decide, model_of_costs
 from routing.policies.ranking import tie_of
 from routing.policies.recent_work import RecentWork
@@ -61,8 +65,10 @@ from schemas.routing_records import (
     LoadSample,
     LoadSource,
     OutcomeEvent,
+    OutcomesRecord,
     PrefixMark,
     Target,
+    UnregisteredEngine,
     decision_id,
     decode_decision,
     encode_routing,
@@ -243,7 +249,8 @@ class Board:
         for load, work in zip(self.loads, self.works, strict=True):
             first, last = list(load.values())[:5], list(load.values())[5:]
             none = (0.0, 0.0, 0.0, float("nan"))
-            numbers += [*first, *(none if work is None else work.numbers), *last]
+            queued = (0, 0.0, self.now)
+            numbers += [*first, *queued, *(none if work is None else work.numbers), *last]
         roster = BoardRoster(
             self.targets,
             [tuple(model_of_costs(one)) for one in self.costs],
@@ -266,7 +273,8 @@ class Board:
         found = self.boards.route(self.kernel, body, lambda *scope: "exact", self.now, None)
         if found is None:
             return None
-        [item], _ = self.boards.take()
+        [(is_report, item)], _ = self.boards.take(0)
+        assert not is_report
         made = msgspec.msgpack.decode(item, type=KernelDecision)
         one = decode_decision(made.encoded)
         assert msgspec.msgpack.encode(one) == made.encoded, "as any other is written"
@@ -468,15 +476,22 @@ class World:
             self.table.add(registration(f"i{number}", endpoint=f"tcp://10.0.0.{number}:1"))
         self.live, self.queue = LiveLoad(), RoutingQueue()
         self.router = Router(
-            self.table, self.queue, self.live, clock=lambda: self.now, monotonic=lambda: self.now
+            self.table,
+            self.queue,
+            self.live,
+            clock=lambda: self.now,
+            monotonic=lambda: self.now,
+            random_bytes=chance.randbytes,
         )
         shared = self.router.share_with_kernel()
         assert shared is not None
         self.shared: KernelDecisions = shared
         self.answered: list[str] = []
-        self.by_kernel = 0
+        self.by_kernel = self.told_kernel = 0
+        self.told: Counter[OutcomeEvent] = Counter()
         self.ended: set[str] = set()
         self.written: Counter[str] = Counter()
+        self.written_reports: Counter[OutcomeEvent] = Counter()
         self.order: dict[int, int] = {}
         self.names = count()
         self.read_back = RoutingFold()
@@ -511,14 +526,32 @@ class World:
             return
         name = self.chance.choice(left)
         event = self.chance.choice(
-            (OutcomeEvent.FIRST_TOKEN, OutcomeEvent.COMPLETED, OutcomeEvent.CANCELLED)
+            (
+                OutcomeEvent.DISPATCHED,
+                OutcomeEvent.FIRST_TOKEN,
+                OutcomeEvent.COMPLETED,
+                OutcomeEvent.CANCELLED,
+            )
         )
+        accepted = self.tell(name, event)
+        if event in ENDS:
+            assert accepted == 1
+            self.ended.add(name)
+
+    def tell(self, name: str, event: OutcomeEvent) -> int:
+        """How many were accepted: of one, or none that was told before."""
+        if self.chance.random() < 0.7:
+            body = msgspec.json.encode({"decision_id": name, "event": event, "ttft_ms": 100})
+            accepted = self.shared.boards.report(body, self.now, None)
+            if accepted is not None:
+                self.told_kernel += 1
+                self.told[event] += accepted
+                return accepted
         told = FeedbackReport(0, event, self.now, ttft_s=0.1)
         counts = self.router.take([ClientReport(name, None, told, None)])
         assert counts.unknown == 0, name
-        if event in ENDS:
-            assert counts.accepted == 1
-            self.ended.add(name)
+        self.told[event] += counts.accepted
+        return counts.accepted
 
     def sample(self) -> None:
         target = Target("default", f"i{self.chance.randrange(4)}", 0)
@@ -535,6 +568,10 @@ class World:
                     self.written[decision_id(record.run, one.number)] += 1
                     assert one.number > self.order.get(record.run, -1), "in their order"
                     self.order[record.run] = one.number
+            if isinstance(record, OutcomesRecord):
+                for outcome in record.outcomes:
+                    assert outcome.number <= self.order[record.run], "behind its decision"
+                    self.written_reports[outcome.event] += 1
             self.live.follow(self._offset, record, self.now)
             self.read_back.apply(self._offset, decode_routing(encode_routing(record)))
             self._offset += 1
@@ -562,10 +599,12 @@ def test_each_is_booked_once_whatever_comes_in_between(seed: int) -> None:
     for _ in range(150):
         world.step()
     assert world.by_kernel > 20
+    assert world.told_kernel
     assert len(set(world.answered)) == len(world.answered)
     world.write()
     world.write()
     assert world.written == Counter(world.answered)
+    assert world.written_reports == world.told, "what was accepted, and nothing else"
     under_way = {decision_id(one.run, one.number) for one in world.live.folded.fold.bookings.all()}
     assert under_way == set(world.answered) - world.ended
     assert world.live.counts()["under_way"] == len(under_way)
@@ -634,6 +673,24 @@ def test_what_a_window_takes_is_booked_by_the_log_alone_or_by_who_asks() -> None
     assert world.live.counts()["under_way"] == 15
 
 
+def test_a_report_that_a_window_takes_is_booked_by_the_log_alone_or_by_who_asks() -> None:
+    world, names = a_world_that_decides(3)
+    world.write()
+    for name, is_lost in ((names[0], False), (names[1], True)):
+        assert world.shared.boards.report(plain_report(name), world.now, None) == 1
+        [record] = world.queue.take(world.now)
+        assert isinstance(record, OutcomesRecord)
+        assert not world.live._bookings._hidden, "the log is to bring it"
+        if not is_lost:
+            world.live.follow(world._offset, record, world.now)
+            world._offset += 1
+    assert len(world.live._bookings.base) == 2
+    assert world.queue.take(world.now) == [], "the next window has nothing of it"
+    assert len(world.live._bookings) == 1, "what was lost counts here"
+    counts = world.router.take(read_feedback(plain_report(names[1]), Wire.JSON))
+    assert counts == FeedbackCounts(0, 1)
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_what_is_late_goes_on_counting(seed: int) -> None:
     world = World(random.Random(seed))
@@ -674,6 +731,178 @@ def test_what_failed_is_decided_again_though_python_had_no_room_for_its_answer(
     told = FeedbackReport(0, OutcomeEvent.FAILED, world.now)
     assert world.router.take([ClientReport(first, None, told, None)]).accepted == 1
     assert ask() != first
+
+
+def plain_report(name: str, event: str = "completed", **fields: Any) -> bytes:
+    return msgspec.json.encode({"decision_id": name, "event": event} | fields)
+
+
+def a_world_that_decides(count: int = 1) -> tuple[World, list[str]]:
+    """With so many decisions of the kernel."""
+    world = World(random.Random(0))
+    world.shared.offer(world.asked(b"\7\0\0\0" * 8, ""), None)
+    for _ in range(count):
+        world.route(by_kernel=True)
+    assert world.by_kernel == count
+    return world, world.answered
+
+
+@pytest.mark.parametrize("seed", range(WORLDS))
+def test_a_report_is_the_same_whoever_is_told(seed: int) -> None:
+    """Bodies at random: what the kernel takes Python would have taken so, and what it does not take
+    has changed nothing.
+    """
+    chance = random.Random(seed)
+    both = [World(random.Random(seed)) for _ in range(2)]
+    kernel, python = both
+    taken = 0
+    for world in both:
+        world.shared.offer(world.asked(b"\7\0\0\0" * 8, ""), None)
+        for _ in range(30):
+            world.route(by_kernel=True)
+        assert world.by_kernel == 30
+    for _ in range(60):
+        body = some_body(chance, 30)
+        encoded = [msgspec.json.encode(with_names(body, world.answered)) for world in both]
+        accepted = kernel.shared.boards.report(encoded[0], kernel.now, None)
+        try:
+            expected = python.router.take(read_feedback(encoded[1], Wire.JSON))
+        except RequestError:
+            assert accepted is None, encoded[0]
+            continue
+        if accepted is None:
+            counts = kernel.router.take(read_feedback(encoded[0], Wire.JSON))
+            assert counts == expected, encoded[0]
+        else:
+            taken += 1
+            assert FeedbackCounts(accepted) == expected, encoded[0]
+        for world in both:
+            world.now += 0.01
+            if seed % 2:
+                world.write()
+    assert taken > 5
+    for world in both:
+        world.write()
+        world.write()
+    assert what_was_learnt(kernel) == what_was_learnt(python)
+    if seed % 2:  # else reports of several decisions may stand in the window in another order
+        fits = [world.live.folded.fold.estimates.dump() for world in both]
+        assert fits[0] == fits[1]
+
+
+def what_was_learnt(world: World) -> tuple[Any, ...]:
+    fold = world.live.folded.fold
+    return (
+        [(one.number, one.seen, one.first_at, one.expires_at) for one in fold.bookings.all()],
+        [one.outcomes for one in world.live.recent(100, lambda tenant: True)],
+        fold.observations.totals.noted,
+    )
+
+
+def some_body(chance: random.Random, decisions: int) -> Any:
+    """A report or a list of them, mostly plain; decisions by their places."""
+    if chance.random() < 0.3:
+        return [some_report(chance, decisions) for _ in range(chance.choice((1, 2, 3, 5)))]
+    return some_report(chance, decisions)
+
+
+def some_report(chance: random.Random, decisions: int) -> dict[str, Any]:
+    events = ["dispatched", "first_token", "completed", "progress", "failed", "cancelled", "x"]
+    report: dict[str, Any] = {
+        "decision_id": chance.randrange(decisions + 1),
+        "event": chance.choices(events, (4, 4, 3, 1, 0.5, 0.5, 0.2))[0],
+    }
+    values = {
+        "prompt_tokens": (chance.choice((7, 40, 2**31)), 0.2),
+        "cached_tokens": (chance.choice((0, 7, 41)), 0.2),
+        "output_tokens": (chance.choice((0, 9, 2**31 - 1, -1)), 0.2),
+        "queue_ms": (chance.choice((0, 1.5, 30)), 0.1),
+        "prefill_ms": (chance.choice((0.25, 1e1, 99)), 0.1),
+        "ttft_ms": (chance.choice((0, 20, 12.625, 86_400_001)), 0.5),
+        "tbt_ms": (chance.choice((3.1, 0.1, -0.5)), 0.1),
+        "instance_id": (f"i{chance.randrange(4)}", 0.03),
+        "dp_rank": (0, 0.02),
+        "tenant_id": (chance.choice(("default", "")), 0.03),
+        "at": (1_790_000_000.5, 0.03),
+        "error": ("", 0.03),
+        "other": (1, 0.01),
+        "ttft": (None, 0.01),
+    }
+    return report | {name: one for name, (one, share) in values.items() if chance.random() < share}
+
+
+def with_names(body: Any, names: list[str]) -> Any:
+    if isinstance(body, list):
+        return [with_names(one, names) for one in body]
+    place = body["decision_id"]
+    run, _, number = names[0].partition("-")
+    name = names[place] if place < len(names) else f"{run}-0{number}"
+    return body | {"decision_id": name}
+
+
+def test_what_a_report_takes_off_is_known_to_the_next_decision() -> None:
+    world, names = a_world_that_decides(6)
+    for place, event in enumerate(("first_token", "completed", "dispatched", "completed")):
+        told = plain_report(names[place], event)
+        assert world.shared.boards.report(told, world.now, None) == 1
+    asked = {"model": "m", "block_size": BLOCK, "token_ids": [1] * 8}
+    found = world.shared.boards.route(
+        world.table.kernel, msgspec.json.encode(asked), lambda *_: "exact", world.now, None
+    )
+    assert found is not None
+    key = parse_decision_id(msgspec.json.decode(found[0])["decision_id"])
+    assert key is not None
+    recent = world.live.find_recent(*key)  # so all is booked
+    assert recent is not None
+    world.live.report(key[0], FeedbackReport(key[1], OutcomeEvent.CANCELLED, world.now))
+    roster = world.router._targets.of_model("default", "m")
+    usual = world.live.usual("default", "m", usual_of(Costs(), roster))
+    carried = world.live.carried(roster.targets, world.now, usual, {})
+    for one, load in zip(recent.decision.candidates, carried, strict=True):
+        expected = (load.requests, load.pending, load.active)
+        assert (one.requests, one.pending, one.active) == expected
+        assert one.wait_s == pytest.approx(load.wait_s, abs=1e-6)
+    assert sum(load.requests for load in carried) == 4
+
+
+def test_python_takes_what_is_told_of_a_decision_once_it_was_told_something() -> None:
+    world, names = a_world_that_decides(3)
+    report = world.shared.boards.report
+    assert report(plain_report(names[0], "first_token"), world.now, None) == 1
+    cases = (("first_token", 0), ("progress", 1), ("completed", 1), ("completed", 0))
+    for event, accepted in cases:
+        body = plain_report(names[0], event)
+        counts = world.router.take(read_feedback(body, Wire.JSON))
+        assert counts.accepted == accepted, event
+        assert report(body, world.now, None) is None, "Python was told"
+    assert report(plain_report(names[1]), world.now, ["other"]) is None, "another tenant's"
+    assert report(plain_report(names[1]), world.now + 241.0, None) is None, "it may have expired"
+    assert report(plain_report(names[1]), world.now, ["default"]) == 1
+
+
+def test_what_ends_otherwise_is_pythons_to_be_told_of() -> None:
+    world, names = a_world_that_decides(2)
+    engines = [UnregisteredEngine(Target("default", "i0", 0), "m")]
+    world.live.forget(engines, world.now)
+    assert world.shared.boards.report(plain_report(names[0]), world.now, None) is None
+    world.route(by_kernel=True)
+    told = FeedbackReport(2, OutcomeEvent.COMPLETED, world.now)
+    world.write()
+    record = OutcomesRecord(run=world.shared.run, time=world.now, outcomes=(told,))
+    world.live.follow(world._offset, record, world.now)  # another service was told
+    assert world.shared.boards.report(plain_report(names[2]), world.now, None) is None
+
+
+def test_where_there_may_be_no_room_to_book_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bookings_module, "BOOKINGS_MAX", 2 * KERNEL_DECISIONS_MAX + 2)
+    world, names = a_world_that_decides(3)
+    world.write()
+    world.write()
+    world.route(by_kernel=True)
+    assert world.by_kernel == 4
+    report = world.shared.boards.report
+    assert report(plain_report(names[2]), world.now, None) == 1, "it was booked"
+    assert report(plain_report(names[3]), world.now, None) is None
 
 
 def is_what_python_has(world: World) -> None:

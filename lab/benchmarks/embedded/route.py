@@ -6,8 +6,9 @@ lists as many registered instances. CPU is that of the server's process.
 
 Then many clients at once: each of 64 connections asks `/route` and reports `completed` to
 `/feedback`, again as soon as it has its answer, beside engines that are followed and do nothing.
-What the loop of the service waited for a core meanwhile is no wait of the service: with it, and
-without it, both are told. CPU of reports is taken of such that come alone, and of lists of LIST.
+What the service waited for a core meanwhile, that thread which waited longest, is no wait of the
+service: with it, and without it, both are told. CPU of reports is taken of such that come alone,
+and of lists of LIST.
 
 And a client that asks PACED times a second over one connection, and reports over another, beside as
 many processes that only count as there are cores: what a busy machine makes of a decision.
@@ -16,10 +17,10 @@ many processes that only count as there are cores: what a busy machine makes of 
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from itertools import cycle, islice
-from os import cpu_count
+from os import cpu_count, pread
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Final, NamedTuple
@@ -199,8 +200,8 @@ class CrowdResult(NamedTuple):
 
     Attributes:
         route_s, feedback_s: how long each call took.
-        without_core_s: how long each call of `/route` took, but for what the loop of the service
-            waited for a core meanwhile.
+        without_core_s: how long each call of `/route` took, but for what one thread of the service
+            waited for a core meanwhile: the one that waited longest.
         cpu_s: of the service, for each call.
     """
 
@@ -216,11 +217,17 @@ class _Caller:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.reports = False
-        self.began_s = self.waited_s = 0.0
+        self.began_s = 0.0
+        self.waited_s: list[float] = []
 
-    def send(self, request: bytes, waited_s: float) -> None:
+    def send(self, request: bytes, waited_s: list[float]) -> None:
         self.began_s, self.waited_s = monotonic(), waited_s
         self.client.send(request)
+
+    def without_core_s(self, took_s: float, waited_s: list[float]) -> float:
+        """Of a call: but for the wait of the thread that has waited longest since it was sent."""
+        longest = max(now - then for now, then in zip(waited_s, self.waited_s, strict=True))
+        return max(took_s - longest, 0.0)
 
 
 def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> CrowdResult:
@@ -228,7 +235,7 @@ def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crow
 
     Args:
         server: the service.
-        pid: of its process, whose first thread is its loop.
+        pid: of its process.
         bodies: calls of `/route`, sent in turn.
         seconds: for how long.
     """
@@ -236,24 +243,29 @@ def crowd(server: Server, pid: int, bodies: list[bytes], seconds: float) -> Crow
     feedback_s: list[float] = []
     without_core_s: list[float] = []
     prompts, decode = cycle(bodies), msgspec.json.Decoder(RouteAnswer).decode
-    with server.connected(CROWD) as clients, selectors.DefaultSelector() as ready:
+    with (
+        server.connected(CROWD) as clients,
+        selectors.DefaultSelector() as ready,
+        _waits(pid) as waits,
+    ):
         for client in clients:
             ready.register(client, selectors.EVENT_READ, _Caller(client))
         cpu_s, end_s = thread_cpu_seconds(pid), monotonic() + seconds
         for key in ready.get_map().values():
-            key.data.send(next(prompts), _waited_for_core_s(pid))
+            key.data.send(next(prompts), waits())
         while ready.get_map():
-            for key, _ in ready.select():
+            came, waited_s = ready.select(), waits()
+            for key, _ in came:
                 caller: _Caller = key.data
                 answer = caller.client.receive((200, 202))
-                now, waited_s = monotonic(), _waited_for_core_s(pid)
+                now = monotonic()
                 took_s = now - caller.began_s
                 if caller.reports:
                     feedback_s.append(took_s)
                     request = next(prompts)
                 else:
                     route_s.append(took_s)
-                    without_core_s.append(took_s - (waited_s - caller.waited_s))
+                    without_core_s.append(caller.without_core_s(took_s, waited_s))
                     request = _post_report(decode(answer))
                 caller.reports = not caller.reports
                 if now < end_s:
@@ -268,9 +280,20 @@ def _post_report(routed: RouteAnswer) -> bytes:
     return post_of(b"/feedback", msgspec.json.encode(report_of(routed)))
 
 
-def _waited_for_core_s(pid: int) -> float:
-    """How long the first thread of a process was ready to run and had no core, since it began."""
-    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+@contextmanager
+def _waits(pid: int) -> Iterator[Callable[[], list[float]]]:
+    """Says how long each thread of a process was ready to run and had no core, since it began."""
+    paths = sorted(Path(f"/proc/{pid}/task").glob("*/schedstat"))
+    with ExitStack() as opened:
+        files = [opened.enter_context(path.open("rb", buffering=0)).fileno() for path in paths]
+        yield lambda: [_waited_s(file) for file in files]
+
+
+def _waited_s(schedstat: int) -> float:
+    try:
+        return int(pread(schedstat, 64, 0).split()[1]) / 1e9
+    except ProcessLookupError:  # a thread that has ended waits no more
+        return 0.0
 
 
 def _crowd_figures(sizes: Sizes) -> list[Figure]:

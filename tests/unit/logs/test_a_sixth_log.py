@@ -1,6 +1,7 @@
 """The next log takes little: `alarms.py` is all of one, written, followed, recovered, bounded."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,9 +12,11 @@ import pytest
 from brokers.broker_settings import KafkaSettings
 from brokers.client_types import Partition
 from brokers.errors import CorruptRecordException, KafkaError
+from logs.bounds import WINDOW_LOG_S
 from logs.checkpoint import write_checkpoint
 from logs.declaration import EmbeddedParts
 from logs.embedded import EmbeddedLog
+from logs.embedded_writer import WINDOW_LOOKS
 from logs.fold_follower import FollowedLog, LogAccess
 from logs.interface import LogEntry
 from logs.shared_condition import SharedCondition
@@ -199,6 +202,53 @@ def test_it_is_written_folded_bounded_and_recovered_by_its_checkpoint(tmp_path: 
     assert (again.fold.offset, again.fold.counts) == (3, {"door": 3, "roof": 5})
     again.writer.stop()
     assert (tmp_path / "alarms" / "kept").exists()
+
+
+class Waits(threading.Event):
+    """Waits that are noted, and over at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.seconds.append(timeout or 0.0)
+        return self.is_set()
+
+
+def test_a_source_that_has_much_is_written_before_its_window_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path, Conditions(lambda: 0.0))
+    log.writer._stopping = waits = Waits()
+    has_much = False
+    monkeypatch.setattr(EmbeddedAlarms, "has_much", property(lambda self: has_much))
+    for is_busy, is_much, looks in (
+        (False, False, 1),
+        (False, True, 1),
+        (True, False, WINDOW_LOOKS),
+        (True, True, 0),
+    ):
+        has_much = is_much
+        waits.seconds.clear()
+        assert not log.writer._rest(is_busy=is_busy)
+        assert len(waits.seconds) == looks
+        assert sum(waits.seconds) == pytest.approx(WINDOW_LOG_S if looks else 0.0)
+    waits.set()
+    assert all(log.writer._rest(is_busy=is_busy) for is_busy in (False, True))
+    assert not log.writer.write()
+    log.push(Alarm("door", 1))
+    assert log.writer.write()
+
+    def take(source: EmbeddedAlarms) -> list[tuple[int, Alarm]]:
+        return [(1, source.waiting.pop(0))] if source.waiting else []
+
+    monkeypatch.setattr(EmbeddedAlarms, "take", take)
+    monkeypatch.setattr(EmbeddedAlarms, "has_much", property(lambda self: len(self.waiting) > 1))
+    for _ in range(5):
+        log.push(Alarm("door", 1))
+    log.writer.stop()
+    assert log.written_items == 6, "all of it at the end"
 
 
 def test_a_disk_that_fails_drops_counts_and_says_so(

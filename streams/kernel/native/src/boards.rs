@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::PyBytes;
 use routing::boards::{Beside, Boards, Late, Load, Roster, Settings, Target, Usual};
-use routing::decided::Effect;
+use routing::decided::{Effect, Item, What};
 use routing::policy::{Costs, Degraded, RecentWork, Rules};
 use routing::predictions::Mark;
 
@@ -27,6 +27,8 @@ type Loads = (Vec<f64>, Vec<Standing>);
 type Published = (Vec<Registered>, Vec<[f64; 7]>, u64, f64, bool, u64);
 /// With the tokens of the prompt, and the most that one instance holds of it.
 type Answered<'py> = (Bound<'py, PyBytes>, usize, u64);
+/// Whether it is a report, else a decision.
+type Taken<'py> = (bool, Bound<'py, PyBytes>);
 type BoardName = (PyBackedStr, PyBackedStr, Option<PyBackedBytes>);
 
 /// A `BoardTarget` of `kernel_boards.py`.
@@ -49,7 +51,7 @@ struct Registered {
 }
 
 /// Numbers of a target's load: as many as `kernel_decisions.py` packs.
-const LOAD_FIELDS: usize = 14;
+const LOAD_FIELDS: usize = 17;
 
 #[pymethods]
 impl RouteBoards {
@@ -140,14 +142,44 @@ impl RouteBoards {
         self.0.used()
     }
 
-    fn take<'py>(&self, py: Python<'py>) -> (Vec<Bound<'py, PyBytes>>, u64) {
-        let (items, applied) = self.0.take();
-        (items.iter().map(|item| PyBytes::new(py, item)).collect(), applied)
+    #[pyo3(signature = (most, /))]
+    fn take<'py>(&self, py: Python<'py>, most: usize) -> (Vec<Taken<'py>>, u64) {
+        let (items, applied) = self.0.take(if most > 0 { most } else { usize::MAX });
+        let taken = items.iter().map(|item| match item {
+            Item::Decision(item) => (false, PyBytes::new(py, item)),
+            Item::Report(item) => (true, PyBytes::new(py, item)),
+        });
+        (taken.collect(), applied)
+    }
+
+    #[pyo3(signature = (body, now, tenants, /))]
+    fn report(&self, body: &[u8], now: f64, tenants: Option<Vec<String>>) -> Option<usize> {
+        routing::reports::take(&self.0, body, tenants.as_deref(), now)
+    }
+
+    #[pyo3(signature = (count, /))]
+    fn set_pace(&self, count: usize) {
+        self.0.set_pace(count);
+    }
+
+    #[pyo3(signature = (number, /))]
+    fn close(&self, number: u64) -> bool {
+        self.0.close(number)
+    }
+
+    fn close_all(&self) {
+        self.0.close_all();
+    }
+
+    #[pyo3(signature = (keeps_open, /))]
+    fn keep_open(&self, keeps_open: bool) {
+        self.0.keep_open(keeps_open);
     }
 
     #[pyo3(signature = (target, time, work_s, uncached, tokens, /))]
     fn note(&self, target: Named, time: f64, work_s: f64, uncached: u64, tokens: u64) {
-        let effect = Effect { target: 0, time, work_s, uncached, tokens };
+        let what = What::Decided;
+        let effect = Effect { target: 0, time, work_s, uncached, tokens, what };
         self.0.note(&target.0, &target.1, target.2, effect);
     }
 
@@ -195,10 +227,9 @@ impl RouteBoards {
         self.0.forget_predictions();
     }
 
-    fn counts(&self) -> (u64, u64, u64) {
-        let [decided, repeated, full] = [&self.0.decided, &self.0.repeated, &self.0.found_full]
-            .map(|count| count.load(Ordering::Relaxed));
-        (decided, repeated, full)
+    fn counts(&self) -> [u64; 5] {
+        let Boards { decided, repeated, found_full, reported, rested, .. } = &*self.0;
+        [decided, repeated, found_full, reported, rested].map(|count| count.load(Ordering::Relaxed))
     }
 
     #[pyo3(signature = (kernel, body, state, now, tenants, /))]
@@ -272,6 +303,7 @@ fn loads_of((numbers, standing): Loads, count: Option<usize>) -> PyResult<Vec<Lo
     let known = |value: f64| (!value.is_nan()).then_some(value);
     let load = |numbers: &[f64; LOAD_FIELDS]| {
         let [free_at, requests, pending, active, kv_tokens, rest @ ..] = *numbers;
+        let [queued, queued_s, summed_at, rest @ ..] = rest;
         let [at, sent, seconds, span_s, waiting, kv_usage, reachable, sampled, capacity] = rest;
         let work = known(span_s).map(|span_s| RecentWork { at, requests: sent, seconds, span_s });
         Load {
@@ -280,6 +312,9 @@ fn loads_of((numbers, standing): Loads, count: Option<usize>) -> PyResult<Vec<Lo
             pending: pending as u64,
             active: active as u64,
             kv_tokens: kv_tokens as u64,
+            queued: queued as u64,
+            queued_s,
+            summed_at,
             work,
             waiting: waiting as u64,
             kv_usage,

@@ -146,16 +146,17 @@ impl Listener {
         self.0.change();
     }
 
-    #[pyo3(signature = (field, seconds, queries, routes, tenants, /))]
+    #[pyo3(signature = (field, seconds, queries, routes, reports, tenants, /))]
     fn admit(
         &self,
         field: &[u8],
         seconds: f64,
         queries: bool,
         routes: bool,
+        reports: bool,
         tenants: Option<Vec<String>>,
     ) {
-        self.0.admit(field, duration(seconds), Rights { queries, routes }, tenants);
+        self.0.admit(field, duration(seconds), Rights { queries, routes, reports }, tenants);
     }
 
     fn forget_admitted(&self) {

@@ -1,5 +1,5 @@
-//! The head of a plain `POST /query`, `/query_by_hash` or `/route`: of a request that has nothing to
-//! ask but what its body says.
+//! The head of a plain `POST /query`, `/query_by_hash`, `/route` or `/feedback`: of a request that has
+//! nothing to ask but what its body says.
 //!
 //! Anything else gives None, and the server that knows all of HTTP reads it from its first byte.
 
@@ -21,7 +21,7 @@ const NOT_PLAIN: [&str; 8] = [
     "transfer-encoding",
 ];
 const REQUEST_ID_BYTES_MAX: usize = 256;
-const PLAIN_STARTS: [&[u8]; 2] = [b"POST /query", b"POST /route"];
+const PLAIN_STARTS: [&[u8]; 3] = [b"POST /query", b"POST /route", b"POST /feedback"];
 /// The objective of a request that is to be routed.
 const OBJECTIVE: &str = "x-llm-d-slo-ttft-ms";
 
@@ -39,6 +39,7 @@ pub enum Path {
     Query,
     QueryByHash,
     Route,
+    Feedback,
 }
 
 pub struct Head<'a> {
@@ -128,6 +129,7 @@ fn read_target(target: &str) -> Option<(Path, &[u8])> {
         "/query" => Path::Query,
         "/query_by_hash" => Path::QueryByHash,
         "/route" => Path::Route,
+        "/feedback" => Path::Feedback,
         _ => return None,
     };
     Some((path, url_query.as_bytes()))
@@ -184,6 +186,8 @@ mod tests {
         assert_eq!(read_head(&by_hash).unwrap().path, Path::QueryByHash);
         let route = format!("POST /route HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
         assert_eq!(read_head(&route).unwrap().path, Path::Route);
+        let feedback = format!("POST /feedback HTTP/1.1\r\n{PLAIN}\r\n").into_bytes();
+        assert_eq!(read_head(&feedback).unwrap().path, Path::Feedback);
         let objective = format!("{PLAIN}X-LLM-D-SLO-TTFT-MS: 1\r\n");
         let route = format!("POST /route HTTP/1.1\r\n{objective}\r\n").into_bytes();
         assert!(read_head(&route).is_none(), "it has an objective");

@@ -9,6 +9,8 @@ use digits::{append_numbers, leading_digits};
 use crate::limits::{BLOCK_SIZE_MAX, NAME_BYTES_MAX, QUERY_TOKENS_MAX};
 
 pub const DEFAULT_TENANT: &str = "default";
+/// Of a number with a fraction; the full parse has longer ones.
+const FLOAT_CHARS_MAX: usize = 32;
 
 pub struct ScannedQuery<'a> {
     pub model: &'a str,
@@ -53,20 +55,41 @@ pub fn read_object<'a>(
     mut field: impl FnMut(&'a str, &mut Scanner<'a>) -> Option<()>,
 ) -> Option<()> {
     let mut scanner = Scanner { body, at: 0 };
-    scanner.expect(b'{')?;
-    loop {
-        let key = scanner.string()?;
-        scanner.expect(b':')?;
-        field(key, &mut scanner)?;
-        scanner.blanks();
-        match scanner.byte()? {
-            b',' => {}
-            b'}' => break,
-            _ => return None,
-        }
-    }
+    scanner.object(&mut field)?;
+    scanner.end()
+}
+
+/// Reads a body that is one object, or a list of one to `most`; `field` is given the one that it is of.
+pub fn read_objects<'a, T: Default>(
+    body: &'a [u8],
+    most: usize,
+    mut field: impl FnMut(&mut T, &'a str, &mut Scanner<'a>) -> Option<()>,
+) -> Option<Vec<T>> {
+    let mut scanner = Scanner { body, at: 0 };
+    let mut found = Vec::new();
+    let mut read = |scanner: &mut Scanner<'a>| {
+        let mut one = T::default();
+        scanner.object(&mut |key, scanner| field(&mut one, key, scanner))?;
+        found.push(one);
+        (found.len() <= most).then_some(())
+    };
     scanner.blanks();
-    (scanner.at == body.len()).then_some(())
+    if body.get(scanner.at) == Some(&b'[') {
+        scanner.at += 1;
+        loop {
+            read(&mut scanner)?;
+            scanner.blanks();
+            match scanner.byte()? {
+                b',' => {}
+                b']' => break,
+                _ => return None,
+            }
+        }
+    } else {
+        read(&mut scanner)?;
+    }
+    scanner.end()?;
+    Some(found)
 }
 
 /// A key that stands twice is unusual.
@@ -98,6 +121,30 @@ pub struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
+    fn object(
+        &mut self,
+        field: &mut impl FnMut(&'a str, &mut Scanner<'a>) -> Option<()>,
+    ) -> Option<()> {
+        self.expect(b'{')?;
+        loop {
+            let key = self.string()?;
+            self.expect(b':')?;
+            field(key, self)?;
+            self.blanks();
+            match self.byte()? {
+                b',' => {}
+                b'}' => return Some(()),
+                _ => return None,
+            }
+        }
+    }
+
+    /// Nothing else stands there.
+    fn end(&mut self) -> Option<()> {
+        self.blanks();
+        (self.at == self.body.len()).then_some(())
+    }
+
     /// An array as it stands, whatever is in it.
     pub fn array(&mut self) -> Option<&'a [u8]> {
         self.expect(b'[')?;
@@ -188,6 +235,32 @@ impl<'a> Scanner<'a> {
     pub fn integer(&mut self) -> Option<u64> {
         self.blanks();
         self.number()
+    }
+
+    /// A number from 0 on, as JSON has it.
+    pub fn float(&mut self) -> Option<f64> {
+        self.blanks();
+        let rest = &self.body[self.at..];
+        let is_of_it = |byte: &&u8| matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-');
+        let text = &rest[..rest.iter().take_while(is_of_it).count()];
+        let digits =
+            |from: usize| text[from..].iter().take_while(|one| one.is_ascii_digit()).count();
+        let mut at = digits(0);
+        if at == 0 || text[0] == b'0' && at > 1 {
+            return None;
+        }
+        if text.get(at) == Some(&b'.') {
+            let more = digits(at + 1);
+            at += (more > 0).then_some(more + 1)?;
+        }
+        if matches!(text.get(at), Some(b'e' | b'E')) {
+            at += 1 + usize::from(matches!(text.get(at + 1), Some(b'+' | b'-')));
+            let more = digits(at);
+            at += (more > 0).then_some(more)?;
+        }
+        (at == text.len() && at <= FLOAT_CHARS_MAX).then_some(())?;
+        self.at += at;
+        std::str::from_utf8(text).ok()?.parse().ok().filter(|value: &f64| value.is_finite())
     }
 
     /// The 32 bits of a token: two's complement where it is negative.
@@ -365,6 +438,55 @@ mod tests {
         let no_text: Vec<u8> =
             bytes.iter().map(|&byte| if byte == 0x7f { 0xff } else { byte }).collect();
         assert!(scan_query(&bytes).is_some() && scan_query(&no_text).is_none());
+    }
+
+    #[test]
+    fn numbers_with_fractions_are_read_as_json_has_them() {
+        let read = |text: &str| {
+            let mut found = None;
+            let body = format!("{{\"a\": {text} }}");
+            read_object(body.as_bytes(), |_, scanner| once(&mut found, scanner.float()?))?;
+            found
+        };
+        for (text, value) in
+            [("0", 0.0), ("20", 20.0), ("0.5", 0.5), ("12.25e-1", 1.225), ("1E+2", 100.0)]
+        {
+            assert_eq!(read(text), Some(value), "{text}");
+        }
+        let long = "1".repeat(FLOAT_CHARS_MAX + 1);
+        for text in [
+            "", "-1", "+1", "00", "01", ".5", "1.", "1e", "1e+", "1.e5", "1e999", "1.5.2", "inf",
+            &long,
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn one_object_is_read_or_a_list_of_them() {
+        let read = |body: &str| {
+            read_objects(body.as_bytes(), 2, |one: &mut Option<u64>, key, scanner| {
+                (key == "a").then_some(())?;
+                once(one, scanner.integer()?)
+            })
+        };
+        assert_eq!(read(r#" {"a":1} "#), Some(vec![Some(1)]));
+        assert_eq!(read(r#"[{"a":1}, {"a":2}]"#), Some(vec![Some(1), Some(2)]));
+        for body in [
+            "[]",
+            "{}",
+            r#"[{"a":1},]"#,
+            r#"[{"a":1}"#,
+            r#"{"a":1}]"#,
+            r#"[{"a":1}{"a":1}]"#,
+            r#"[[{"a":1}]]"#,
+            r#"[{"a":1,"a":1}]"#,
+            r#"[{"a":1},{"a":2},{"a":3}]"#,
+            "[1]",
+            "",
+        ] {
+            assert_eq!(read(body), None, "{body}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
+use heads::Path;
 use parking_lot::RwLock;
 
 /// Beyond, the others are left to Python.
@@ -26,6 +27,7 @@ struct Field {
 pub struct Rights {
     pub queries: bool,
     pub routes: bool,
+    pub reports: bool,
 }
 
 /// What it may ask, about whom, everybody where there is None, and how many requests were answered.
@@ -55,15 +57,19 @@ impl Admitted {
         Self { fields: needs_keys.then(RwLock::default) }
     }
 
-    /// None where Python has to look. `is_route`: else it is a query.
-    pub fn find(&self, field: Option<&[u8]>, is_route: bool, now: Instant) -> Option<Admission> {
+    /// None where Python has to look.
+    pub fn find(&self, field: Option<&[u8]>, path: Path, now: Instant) -> Option<Admission> {
         let Some(fields) = &self.fields else {
             return Some(Admission(None));
         };
         let fields = fields.read();
         let found = fields.get(field?)?;
-        let Rights { queries, routes } = found.key.rights;
-        let may = if is_route { routes } else { queries };
+        let Rights { queries, routes, reports } = found.key.rights;
+        let may = match path {
+            Path::Query | Path::QueryByHash => queries,
+            Path::Route => routes,
+            Path::Feedback => reports,
+        };
         (may && now < found.until).then(|| Admission(Some(found.key.clone())))
     }
 
@@ -121,14 +127,14 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const ALL: Rights = Rights { queries: true, routes: true };
+    const ALL: Rights = Rights { queries: true, routes: true, reports: true };
 
     #[test]
     fn without_keys_everybody_is_let_through() {
         let admitted = Admitted::new(false);
         let now = Instant::now();
         for field in [None, Some(&b"x"[..])] {
-            admitted.find(field, false, now).unwrap().use_up();
+            admitted.find(field, Path::Query, now).unwrap().use_up();
         }
         admitted.admit(b"x", now + SECOND, ALL, None);
         assert!(admitted.take_counts(now).is_empty());
@@ -137,16 +143,16 @@ mod tests {
     #[test]
     fn a_field_is_let_through_for_as_long_as_was_said() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
-        assert!(admitted.find(None, false, now).is_none());
-        assert!(admitted.find(Some(b"a"), false, now).is_none());
+        assert!(admitted.find(None, Path::Query, now).is_none());
+        assert!(admitted.find(Some(b"a"), Path::Query, now).is_none());
         admitted.admit(b"a", now + SECOND, ALL, None);
-        assert!(admitted.find(Some(b"a"), false, now).is_some());
-        assert!(admitted.find(Some(b"A"), false, now).is_none());
-        assert!(admitted.find(Some(b"a "), false, now).is_none());
-        assert!(admitted.find(None, false, now).is_none());
-        assert!(admitted.find(Some(b"a"), false, now + SECOND).is_none());
+        assert!(admitted.find(Some(b"a"), Path::Query, now).is_some());
+        assert!(admitted.find(Some(b"A"), Path::Query, now).is_none());
+        assert!(admitted.find(Some(b"a "), Path::Query, now).is_none());
+        assert!(admitted.find(None, Path::Query, now).is_none());
+        assert!(admitted.find(Some(b"a"), Path::Query, now + SECOND).is_none());
         admitted.admit(b"a", now + 2 * SECOND, ALL, None);
-        assert!(admitted.find(Some(b"a"), false, now + SECOND).is_some());
+        assert!(admitted.find(Some(b"a"), Path::Query, now + SECOND).is_some());
     }
 
     #[test]
@@ -154,10 +160,10 @@ mod tests {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         admitted.admit(b"a", now + SECOND, ALL, None);
         admitted.admit(b"b", now + SECOND, ALL, None);
-        let under_way = admitted.find(Some(b"a"), false, now).unwrap();
-        admitted.find(Some(b"b"), false, now).unwrap().use_up();
+        let under_way = admitted.find(Some(b"a"), Path::Query, now).unwrap();
+        admitted.find(Some(b"b"), Path::Query, now).unwrap().use_up();
         admitted.forget(now);
-        assert!(admitted.find(Some(b"a"), false, now).is_none());
+        assert!(admitted.find(Some(b"a"), Path::Query, now).is_none());
         assert_eq!(admitted.take_counts(now), [(b"b".to_vec(), 1)]);
         under_way.use_up();
         drop(under_way);
@@ -171,9 +177,12 @@ mod tests {
         let (admitted, now) = (Admitted::new(true), Instant::now());
         let tenants = Some(vec!["t".to_owned()]);
         admitted.admit(b"a", now + SECOND, ALL, tenants.clone());
-        assert_eq!(admitted.find(Some(b"a"), false, now).unwrap().tenants(), tenants.as_deref());
+        assert_eq!(
+            admitted.find(Some(b"a"), Path::Query, now).unwrap().tenants(),
+            tenants.as_deref()
+        );
         admitted.admit(b"a", now + SECOND, ALL, None);
-        assert_eq!(admitted.find(Some(b"a"), false, now).unwrap().tenants(), None);
+        assert_eq!(admitted.find(Some(b"a"), Path::Query, now).unwrap().tenants(), None);
     }
 
     #[test]
@@ -182,18 +191,22 @@ mod tests {
         for number in 0..=FIELDS_MAX {
             admitted.admit(number.to_string().as_bytes(), now + SECOND, ALL, None);
         }
-        assert!(admitted.find(Some(b"0"), false, now).is_some());
-        assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), false, now).is_none());
+        assert!(admitted.find(Some(b"0"), Path::Query, now).is_some());
+        assert!(admitted.find(Some(FIELDS_MAX.to_string().as_bytes()), Path::Query, now).is_none());
     }
 
     #[test]
     fn it_may_ask_what_its_key_may() {
         let (admitted, now) = (Admitted::new(true), Instant::now());
-        for (queries, routes) in [(true, false), (false, true), (true, true)] {
-            admitted.admit(b"a", now + SECOND, Rights { queries, routes }, None);
-            assert_eq!(admitted.find(Some(b"a"), false, now).is_some(), queries);
-            assert_eq!(admitted.find(Some(b"a"), true, now).is_some(), routes);
+        for (queries, routes, reports) in
+            [(true, false, false), (false, true, false), (false, false, true), (true, true, true)]
+        {
+            admitted.admit(b"a", now + SECOND, Rights { queries, routes, reports }, None);
+            assert_eq!(admitted.find(Some(b"a"), Path::Query, now).is_some(), queries);
+            assert_eq!(admitted.find(Some(b"a"), Path::QueryByHash, now).is_some(), queries);
+            assert_eq!(admitted.find(Some(b"a"), Path::Route, now).is_some(), routes);
+            assert_eq!(admitted.find(Some(b"a"), Path::Feedback, now).is_some(), reports);
         }
-        assert!(Admitted::new(false).find(None, true, now).is_some(), "there are no keys");
+        assert!(Admitted::new(false).find(None, Path::Route, now).is_some(), "there are no keys");
     }
 }

@@ -1,6 +1,7 @@
 //! One connection: the bytes of one request, its answer, the bytes of the next.
 
 use std::io::{ErrorKind, Read, Write};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use heads::Head;
@@ -8,6 +9,7 @@ use mio::net::TcpStream;
 use prefix_index::answers::{self, Form, Kind};
 use prefix_index::core::Core;
 use prefix_index::names::ScopeRef;
+use routing::boards::Boards;
 
 use crate::admitted::Admission;
 use crate::shared::Shared;
@@ -25,6 +27,8 @@ const CONTENT_TYPES: [&str; 3] = ["application/json", "application/msgpack", "ap
 pub enum Next {
     /// More may come.
     Wait,
+    /// It has a whole request, which is answered a little later: see `resume`.
+    Rest,
     /// It is to be handed over, with this much of an answer that is still to be sent.
     HandOver(Vec<u8>),
     Close,
@@ -71,12 +75,15 @@ pub struct Connection {
     /// When it was made, last began a request, or was last answered.
     pub since: Instant,
     pub served: bool,
+    /// Whether its request rests.
+    pub rests: bool,
 }
 
 impl Connection {
     pub fn new(stream: TcpStream, now: Instant, served: bool) -> Self {
         let buffer = Vec::new();
-        Self { stream, buffer, filled: 0, whole: 0, held: 0, since: now, served }
+        let (filled, whole, held, rests) = (0, 0, 0, false);
+        Self { stream, buffer, filled, whole, held, since: now, served, rests }
     }
 
     /// Whether nothing has come that is yet to be read; an end is nothing.
@@ -181,6 +188,14 @@ impl Connection {
         if received.len() > self.whole {
             return over(); // another request behind it
         }
+        if let Some(boards) = booking(&head, shared)
+            && !boards.admits()
+        {
+            let before = std::mem::replace(&mut self.rests, true);
+            boards.rested.fetch_add(u64::from(!before), Ordering::Relaxed);
+            return Next::Rest;
+        }
+        self.rests = false;
         let Some(answer) = answer(received, &head, shared, scratch) else {
             return over();
         };
@@ -190,6 +205,22 @@ impl Connection {
         self.since = Instant::now();
         self.served = true;
         self.send(answer)
+    }
+
+    /// Looks again at a request that rests; it rests on where that is so.
+    pub fn resume<S: Service>(
+        &mut self,
+        shared: &Shared<S>,
+        scratch: &mut Scratch,
+        now: Instant,
+    ) -> Next {
+        if self.is_idle() {
+            return Next::Wait;
+        }
+        match self.take(shared, scratch) {
+            Next::Wait => self.read(shared, scratch, now, true), // what has come meanwhile
+            next => next,
+        }
     }
 
     fn send(&mut self, mut answer: Vec<u8>) -> Next {
@@ -213,6 +244,12 @@ fn over() -> Next {
     Next::HandOver(Vec::new())
 }
 
+/// Where what is answered has to be booked.
+fn booking<'s, S>(head: &Head, shared: &'s Shared<S>) -> Option<&'s Boards> {
+    let books = matches!(head.path, heads::Path::Route | heads::Path::Feedback);
+    shared.boards.as_deref().filter(|_| books)
+}
+
 /// The whole answer; None where the request is unusual, or not to be answered here now.
 fn answer<S: Service>(
     received: &[u8],
@@ -220,18 +257,21 @@ fn answer<S: Service>(
     shared: &Shared<S>,
     scratch: &mut Scratch,
 ) -> Option<Vec<u8>> {
-    let is_route = head.path == heads::Path::Route;
-    if head.is_traced && (is_route || !shared.bounds.answers_traced) {
+    let is_query = matches!(head.path, heads::Path::Query | heads::Path::QueryByHash);
+    if head.is_traced && !(is_query && shared.bounds.answers_traced) {
         return None; // it is to have a span; a decision keeps its context even where there are none
     }
     let started = Instant::now();
-    let admission = shared.admitted.find(head.authorization, is_route, started)?;
-    let core = shared.shown.core()?;
+    let admission = shared.admitted.find(head.authorization, head.path, started)?;
     let body = &received[head.body_at..];
-    let (text, tokens, hit_tokens) = if is_route {
-        route(body, head, &admission, &core, shared, scratch)?
-    } else {
-        query(body, head, &admission, &core, shared, scratch)?
+    let (text, tokens, hit_tokens) = match head.path {
+        heads::Path::Feedback => feedback(body, head, &admission, shared, scratch)?,
+        heads::Path::Route => {
+            route(body, head, &admission, &*shared.shown.core()?, shared, scratch)?
+        }
+        heads::Path::Query | heads::Path::QueryByHash => {
+            query(body, head, &admission, &*shared.shown.core()?, shared, scratch)?
+        }
     };
     let seconds = started.elapsed().as_secs_f64();
     let mut queries = shared.queries[head.path as usize].lock();
@@ -268,7 +308,7 @@ fn query<S: Service>(
     if let (Some(audited), Some(queue)) = (&answered.audited, core.audit.get()) {
         queue.push(audited, unix_s(), state);
     }
-    let mut text = begin(head, scratch, answered.text.len());
+    let mut text = begin("200 OK", head, scratch, answered.text.len());
     text.extend_from_slice(b"\r\nreprise-position: ");
     text.extend_from_slice(&position);
     text.extend_from_slice(b"\r\nreprise-state: ");
@@ -289,9 +329,25 @@ fn route<S: Service>(
     (head.form == heads::Form::Json && head.url_query.is_empty()).then_some(())?;
     let state = |scope: &ScopeRef| Some(shared.states.get(shared.shown.state(scope)?)?.as_str());
     let routed = routing::route::route(boards, body, core, admission.tenants(), unix_s(), state)?;
-    let mut text = begin(head, scratch, routed.text.len());
+    let mut text = begin("200 OK", head, scratch, routed.text.len());
     end(&mut text, head, &routed.text);
     Some((text, routed.tokens, routed.held))
+}
+
+fn feedback<S>(
+    body: &[u8],
+    head: &Head,
+    admission: &Admission,
+    shared: &Shared<S>,
+    scratch: &mut Scratch,
+) -> Option<Counted> {
+    let boards = shared.boards.as_ref()?;
+    (head.form == heads::Form::Json && head.url_query.is_empty()).then_some(())?;
+    let accepted = routing::reports::take(boards, body, admission.tenants(), unix_s())?;
+    let answer = format!("{{\"accepted\":{accepted},\"repeated\":0,\"unknown\":0}}");
+    let mut text = begin("202 Accepted", head, scratch, answer.len());
+    end(&mut text, head, answer.as_bytes());
+    Some((text, 0, 0))
 }
 
 fn unix_s() -> f64 {
@@ -299,10 +355,12 @@ fn unix_s() -> f64 {
 }
 
 /// The head of an answer up to its type.
-fn begin(head: &Head, scratch: &mut Scratch, body_bytes: usize) -> Vec<u8> {
+fn begin(status: &str, head: &Head, scratch: &mut Scratch, body_bytes: usize) -> Vec<u8> {
     let mut text = Vec::with_capacity(320 + body_bytes);
     let content_type = CONTENT_TYPES[head.form as usize];
-    for part in ["HTTP/1.1 200 OK\r\ndate: ", scratch.date(), "\r\ncontent-type: ", content_type] {
+    for part in
+        ["HTTP/1.1 ", status, "\r\ndate: ", scratch.date(), "\r\ncontent-type: ", content_type]
+    {
         text.extend_from_slice(part.as_bytes());
     }
     text

@@ -156,8 +156,8 @@ impl<S> Listener<S> {
         self.shared.held.load(Ordering::Relaxed)
     }
 
-    /// What was answered since the last call, of `/query`, `/query_by_hash` and `/route`.
-    pub fn take_counted(&self) -> [Queries; 3] {
+    /// What was answered since the last call, of `/query`, `/query_by_hash`, `/route` and `/feedback`.
+    pub fn take_counted(&self) -> [Queries; 4] {
         self.shared.queries.each_ref().map(|queries| queries.lock().take())
     }
 

@@ -60,8 +60,8 @@ pub(crate) struct Shared<S> {
     pub admitted: Admitted,
     /// As answers name them.
     pub states: Vec<String>,
-    /// Of `/query`, `/query_by_hash` and `/route`.
-    pub queries: [Mutex<Queries>; 3],
+    /// Of `/query`, `/query_by_hash`, `/route` and `/feedback`.
+    pub queries: [Mutex<Queries>; 4],
     /// What decisions go by; None: none is made here.
     pub boards: Option<Arc<Boards>>,
     pub held: AtomicUsize,

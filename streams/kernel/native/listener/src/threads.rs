@@ -20,6 +20,8 @@ pub(crate) const LISTENING: Token = Token(usize::MAX);
 pub(crate) const WOKEN: Token = Token(usize::MAX - 1);
 /// How often connections that wait are looked at.
 const SWEEP: Duration = Duration::from_millis(250);
+/// Before requests that rest are looked at again.
+const REST: Duration = Duration::from_millis(2);
 /// Before another attempt, where the system gives no descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -31,6 +33,8 @@ pub(crate) struct Thread<S> {
     /// When to accept again, after an attempt that failed.
     accept_at: Option<Instant>,
     connections: Slab<Connection>,
+    /// Those whose requests rest, the first one first.
+    resting: Vec<usize>,
     scratch: Scratch,
 }
 
@@ -42,16 +46,21 @@ impl<S: Service> Thread<S> {
         listening: Option<TcpListener>,
     ) -> Self {
         let (connections, scratch) = (Slab::new(), Scratch::default());
-        Self { shared, lane, poll, listening, accept_at: None, connections, scratch }
+        let resting = Vec::new();
+        Self { shared, lane, poll, listening, accept_at: None, connections, resting, scratch }
     }
 
     pub fn run(mut self) {
         let mut events = Events::with_capacity(1024);
         let mut sweep_at = Instant::now() + SWEEP;
         while !self.shared.stopping.load(Ordering::Acquire) {
-            let is_waiting = !self.connections.is_empty() || self.accept_at.is_some();
-            let timeout =
-                is_waiting.then_some(if self.accept_at.is_some() { ACCEPT_PAUSE } else { SWEEP });
+            let timeout = if !self.resting.is_empty() {
+                Some(REST)
+            } else if self.accept_at.is_some() {
+                Some(ACCEPT_PAUSE)
+            } else {
+                (!self.connections.is_empty()).then_some(SWEEP)
+            };
             if self.poll.poll(&mut events, timeout).is_err() {
                 continue; // interrupted
             }
@@ -66,6 +75,7 @@ impl<S: Service> Thread<S> {
 
     fn turn(&mut self, events: &Events, sweep_at: &mut Instant) {
         let now = Instant::now();
+        self.resume(now);
         let (mut accepts, mut is_woken) = (self.accept_at.is_some_and(|at| now >= at), false);
         for event in events {
             match event.token() {
@@ -101,15 +111,39 @@ impl<S: Service> Thread<S> {
     }
 
     fn read(&mut self, number: usize, now: Instant, to_end: bool) {
+        if self.connections.get(number).is_some_and(|one| one.rests) {
+            return; // it is read once it goes on
+        }
+        self.look(number, now, |connection, shared, scratch| {
+            connection.read(shared, scratch, now, to_end)
+        });
+    }
+
+    /// Those that rest go on, in their order, as far as there is room.
+    fn resume(&mut self, now: Instant) {
+        for number in std::mem::take(&mut self.resting) {
+            self.look(number, now, |connection, shared, scratch| {
+                connection.resume(shared, scratch, now)
+            });
+        }
+    }
+
+    fn look(
+        &mut self,
+        number: usize,
+        now: Instant,
+        how: impl FnOnce(&mut Connection, &Shared<S>, &mut Scratch) -> Next,
+    ) {
         let Some(connection) = self.connections.get_mut(number) else { return };
         let Self { shared, scratch, .. } = self;
-        let read = AssertUnwindSafe(|| connection.read(shared, scratch, now, to_end));
-        let next = catch_unwind(read).unwrap_or_else(|_| {
+        let look = AssertUnwindSafe(|| how(connection, shared, scratch));
+        let next = catch_unwind(look).unwrap_or_else(|_| {
             shared.panics.fetch_add(1, Ordering::Relaxed);
             Next::HandOver(Vec::new())
         });
         match next {
             Next::Wait => {}
+            Next::Rest => self.resting.push(number),
             Next::HandOver(unsent) => self.hand_over(number, unsent, now),
             Next::Close => drop(self.remove(number)),
         }

@@ -11,9 +11,10 @@ use prefix_index::names::ScopeRef;
 
 use crate::answers::Answers;
 pub use crate::answers::Bounds;
-use crate::decided::{Effect, Effects, Waiting};
+use crate::decided::{Effect, Effects, Item, Waiting, What};
 use crate::policy::{Costs, RecentWork, Rules};
 use crate::predictions::{Mark, Predictions};
+use crate::reports::OpenDecisions;
 
 /// Lists of candidates; the one that was not used for longest goes.
 pub const BOARDS_MAX: usize = 256;
@@ -21,6 +22,12 @@ pub const BOARDS_MAX: usize = 256;
 const TARGETS_MAX: usize = 65_536;
 /// Of these, in boards; the one that was not used for longest goes.
 const BOARD_TARGETS_MAX: usize = TARGETS_MAX / 4;
+/// So many times what Python takes at once may wait; then requests do.
+const PACES_WAITING: usize = 2;
+/// Unless Python has taken nothing for so long: then it is not behind, but held up, and half of what
+/// it takes at once may come again and again, so that what it finds then is bounded by the time.
+const PRESSED_MS: u64 = 50;
+const PRESSED_EACH_MS: u64 = 10;
 /// As `LOAD_SUM_MAX` in `routing/bounds.py`.
 const LOAD_SUM_MAX: u64 = 1 << 40;
 
@@ -105,6 +112,11 @@ pub struct Load {
     pub pending: u64,
     pub active: u64,
     pub kv_tokens: u64,
+    /// Prompts that are not computed yet, and seconds that those take which were to be by then or
+    /// later.
+    pub queued: u64,
+    pub queued_s: f64,
+    pub summed_at: f64,
     pub work: Option<RecentWork>,
     pub waiting: u64,
     pub kv_usage: f64,
@@ -119,12 +131,34 @@ pub struct Load {
 impl Load {
     fn add(&mut self, effect: &Effect) {
         let Effect { time, work_s, uncached, tokens, .. } = *effect;
+        if let What::Told { begins, ends, end_at } = effect.what {
+            return self.take_off(effect, begins, ends, end_at);
+        }
+        self.queued += 1;
+        self.queued_s += work_s;
         self.free_at = (if self.free_at > time { self.free_at } else { time }) + work_s;
         self.requests = (self.requests + 1).min(LOAD_SUM_MAX);
         self.pending = (self.pending + uncached).min(LOAD_SUM_MAX);
         self.active = (self.active + uncached).min(LOAD_SUM_MAX);
         self.kv_tokens = (self.kv_tokens + tokens).min(LOAD_SUM_MAX);
         self.work.get_or_insert_default().note(time, work_s);
+    }
+
+    /// As `routing.fold.target_bookings` does it, but for what is late since the sum was made.
+    fn take_off(&mut self, effect: &Effect, begins: bool, ends: bool, end_at: f64) {
+        if begins {
+            self.pending = self.pending.saturating_sub(effect.uncached);
+            self.queued = self.queued.saturating_sub(1);
+            if end_at > self.summed_at {
+                self.queued_s = positive(self.queued_s - effect.work_s);
+            }
+            self.free_at = if self.queued > 0 { effect.time + self.queued_s } else { effect.time };
+        }
+        if ends {
+            self.requests = self.requests.saturating_sub(1);
+            self.active = self.active.saturating_sub(effect.uncached);
+            self.kv_tokens = self.kv_tokens.saturating_sub(effect.tokens);
+        }
     }
 
     /// As `LiveLoad.carried` has it at that time: what is booked drains, the rest by its own rules.
@@ -227,14 +261,30 @@ pub(crate) struct Inner {
     pub effects: Effects,
     pub waiting: Waiting,
     pub answers: Answers,
+    pub open: OpenDecisions,
+    /// Whether what is decided is kept there: Python is sure to book it.
+    pub keeps_open: bool,
 }
 
 pub struct Boards {
     pub settings: Settings,
+    /// What the names of decisions begin with.
+    pub(crate) run_name: String,
     pub(crate) inner: Mutex<Inner>,
     waits: AtomicUsize,
+    /// How many Python takes at once; 0: all.
+    pace: AtomicUsize,
+    /// Milliseconds from `began` on to when it last took some.
+    taken_ms: AtomicU64,
+    began: Instant,
+    /// Requests that may be answered though too many wait, and that were, since it took some.
+    credits: AtomicUsize,
+    used: AtomicUsize,
     pub decided: AtomicU64,
     pub repeated: AtomicU64,
+    pub reported: AtomicU64,
+    /// Requests that waited until Python had taken others.
+    pub rested: AtomicU64,
     pub found_full: AtomicU64,
 }
 
@@ -251,18 +301,28 @@ impl Boards {
             effects: Effects::default(),
             waiting: Waiting::new(settings.waiting_max, settings.waiting_bytes_max),
             answers: Answers::new(std::mem::replace(&mut settings.answers, nothing)),
+            open: OpenDecisions::default(),
+            keeps_open: true,
         };
         Self {
+            run_name: format!("{:x}-", settings.run),
             settings,
             inner: Mutex::new(inner),
             waits: AtomicUsize::new(0),
+            pace: AtomicUsize::new(0),
+            taken_ms: AtomicU64::new(0),
+            began: Instant::now(),
+            credits: AtomicUsize::new(0),
+            used: AtomicUsize::new(0),
             decided: AtomicU64::new(0),
             repeated: AtomicU64::new(0),
+            reported: AtomicU64::new(0),
+            rested: AtomicU64::new(0),
             found_full: AtomicU64::new(0),
         }
     }
 
-    /// How many decisions wait for Python. It never waits itself.
+    /// How many decisions and reports wait for Python. It never waits itself.
     pub fn waiting(&self) -> usize {
         self.waits.load(Ordering::Acquire)
     }
@@ -271,11 +331,54 @@ impl Boards {
         self.waits.store(count, Ordering::Release);
     }
 
-    /// The decisions that wait, which do no more; and up to which effect these and all before are.
-    pub fn take(&self) -> (Vec<Vec<u8>>, u64) {
+    /// Python takes so many at once, and soon again where as many wait.
+    pub fn set_pace(&self, count: usize) {
+        self.pace.store(count, Ordering::Relaxed);
+    }
+
+    /// Whether a request may be answered now; else Python is behind and takes some soon, and as many
+    /// may then be answered as it took, or half as many, of one window at most, until no more wait
+    /// than may.
+    pub fn admits(&self) -> bool {
+        self.admits_at(self.now_ms())
+    }
+
+    fn admits_at(&self, now_ms: u64) -> bool {
+        let pace = self.pace.load(Ordering::Relaxed);
+        let waiting = self.waiting();
+        if pace == 0 || waiting < PACES_WAITING * pace {
+            return true;
+        }
+        if waiting >= self.settings.waiting_max {
+            return false; // Python would have to book them all first
+        }
+        let since = now_ms.saturating_sub(self.taken_ms.load(Ordering::Relaxed));
+        let late = since.checked_sub(PRESSED_MS).map_or(0, |late| late / PRESSED_EACH_MS + 1);
+        let more = (late as usize).saturating_mul((pace / 2).max(1));
+        let most = self.credits.load(Ordering::Relaxed).saturating_add(more);
+        let one_more = |used: usize| (used < most).then_some(used + 1);
+        self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    /// The first of what waits, so many at the most, which do no more; and up to which effect these
+    /// and all before are.
+    pub fn take(&self, most: usize) -> (Vec<Item>, u64) {
         let mut inner = self.inner.lock();
-        self.note_waiting(0);
-        (inner.waiting.take(), inner.effects.next())
+        let (taken, behind) = inner.waiting.take(most);
+        if inner.waiting.is_empty() {
+            inner.open.taken();
+        }
+        self.note_waiting(inner.waiting.len());
+        // Where all was taken at once, no more come at once than in any other window.
+        let window = taken.len().min(self.pace.load(Ordering::Relaxed));
+        self.credits.store(window / 2, Ordering::Relaxed);
+        self.used.store(0, Ordering::Relaxed);
+        self.taken_ms.store(self.now_ms(), Ordering::Relaxed);
+        (taken, behind.unwrap_or(inner.effects.next()))
     }
 
     /// What decisions go by until then. The loads have all effects before `applied`.
@@ -347,6 +450,21 @@ impl Boards {
         let mut inner = self.inner.lock();
         let target = inner.number_of(tenant, instance_id, dp_rank);
         inner.effects.push(Effect { target, ..effect });
+    }
+
+    /// Python takes what is told of that decision from now on; says whether something of it waits.
+    pub fn close(&self, number: u64) -> bool {
+        self.inner.lock().open.close(number)
+    }
+
+    /// The same of all.
+    pub fn close_all(&self) {
+        self.inner.lock().open.close_all();
+    }
+
+    /// Whether Python has room to book what is decided.
+    pub fn keep_open(&self, keeps_open: bool) {
+        self.inner.lock().keeps_open = keeps_open;
     }
 
     /// Python has answered that request, or will where it comes again.
@@ -545,6 +663,68 @@ mod tests {
         let inner = boards.inner.lock();
         inner.predictions.longest(&SCOPE, &hashes, 2.0, |target, _| found.push(target));
         assert_eq!(found, [number]);
+    }
+
+    #[test]
+    fn as_many_are_answered_as_python_takes_while_it_is_behind() {
+        let mut boards = boards();
+        boards.settings.waiting_max = 100;
+        boards.note_waiting(99);
+        assert!(boards.admits_at(0), "without a pace");
+        boards.set_pace(2);
+        let wait = |count: usize| {
+            for _ in 0..count {
+                let mut inner = boards.inner.lock();
+                inner.waiting.push(Item::Report(vec![0]), 0);
+                boards.note_waiting(inner.waiting.len());
+            }
+        };
+        boards.note_waiting(0);
+        wait(3);
+        assert!(boards.admits_at(0));
+        wait(4);
+        assert!(!boards.admits_at(0), "four may wait");
+        assert_eq!([(); 2].map(|()| boards.admits_at(PRESSED_MS)), [true, false], "held up");
+        assert!(boards.admits_at(PRESSED_MS + PRESSED_EACH_MS), "and still is");
+        assert_eq!(boards.take(2).0.len(), 2);
+        let now_ms = boards.taken_ms.load(Ordering::Relaxed);
+        assert_eq!([(); 3].map(|()| boards.admits_at(now_ms)), [true, false, false]);
+        assert_eq!(boards.take(2).0.len(), 2);
+        assert!(boards.admits_at(now_ms) && boards.admits_at(now_ms), "three wait");
+        wait(boards.settings.waiting_max);
+        assert!(!boards.admits_at(now_ms + PRESSED_MS), "too many to book at once");
+        assert!(boards.take(usize::MAX).0.len() > boards.settings.waiting_max);
+        wait(4); // while those are booked
+        let now_ms = boards.taken_ms.load(Ordering::Relaxed);
+        assert_eq!([(); 2].map(|()| boards.admits_at(now_ms)), [true, false], "of one window");
+    }
+
+    #[test]
+    fn what_is_told_takes_off_what_was_decided() {
+        let effect = |time: f64, work_s: f64| Effect {
+            target: 1,
+            time,
+            work_s,
+            uncached: 10,
+            tokens: 100,
+            what: What::Decided,
+        };
+        let told = |of: &Effect, time: f64, begins: bool, ends: bool| Effect {
+            time,
+            what: What::Told { begins, ends, end_at: of.time + of.work_s },
+            ..*of
+        };
+        let mut load = Load { summed_at: 1.0, ..Load::default() };
+        let (first, second) = (effect(2.0, 1.0), effect(2.0, 3.0));
+        load.add(&first);
+        load.add(&second);
+        assert_eq!((load.free_at, load.queued, load.queued_s), (6.0, 2, 4.0));
+        load.add(&told(&first, 2.5, true, false));
+        assert_eq!((load.free_at, load.pending, load.active, load.requests), (5.5, 10, 20, 2));
+        load.add(&told(&first, 2.75, false, true));
+        assert_eq!((load.free_at, load.active, load.requests, load.kv_tokens), (5.5, 10, 1, 100));
+        load.add(&told(&second, 3.0, true, true));
+        assert_eq!((load.free_at, load.pending, load.requests, load.queued_s), (3.0, 0, 0, 0.0));
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! What was decided and has yet to be booked by Python, and what each decision of late has added to
-//! its target.
+//! What was decided and told and has yet to be booked by Python, and what each decision and report of
+//! late has changed at its target.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 const KEPT_S: f64 = 4.0;
 const KEPT_MAX: usize = 65_536;
 
-/// What a decision adds to its target.
+/// What a decision adds to its target, or a report of it takes away.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Effect {
     pub target: u32,
@@ -16,6 +16,18 @@ pub struct Effect {
     /// Tokens to be computed; and that the request takes in the end.
     pub uncached: u64,
     pub tokens: u64,
+    pub what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum What {
+    Decided,
+    /// Its prompt is computed, or its request has ended; its first token was expected then.
+    Told {
+        begins: bool,
+        ends: bool,
+        end_at: f64,
+    },
 }
 
 /// The last effects, numbered: whoever has published a board says up to which it has them.
@@ -53,17 +65,32 @@ impl Effects {
     }
 }
 
-/// Decisions as Python reads them, in the order of their numbers; bounded.
+/// As Python reads it.
+pub enum Item {
+    Decision(Vec<u8>),
+    Report(Vec<u8>),
+}
+
+impl Item {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Decision(bytes) | Self::Report(bytes) => bytes,
+        }
+    }
+}
+
+/// Decisions, in the order of their numbers, and each report behind its own; bounded.
 pub struct Waiting {
     pub count_max: usize,
     pub bytes_max: usize,
-    items: Vec<Vec<u8>>,
+    /// Each with the number of the effect behind its own.
+    items: VecDeque<(Item, u64)>,
     bytes: usize,
 }
 
 impl Waiting {
     pub fn new(count_max: usize, bytes_max: usize) -> Self {
-        Self { count_max, bytes_max, items: Vec::new(), bytes: 0 }
+        Self { count_max, bytes_max, items: VecDeque::new(), bytes: 0 }
     }
 
     pub fn len(&self) -> usize {
@@ -78,14 +105,23 @@ impl Waiting {
         self.items.len() >= self.count_max || self.bytes >= self.bytes_max
     }
 
-    pub fn push(&mut self, item: Vec<u8>) {
-        self.bytes += item.len();
-        self.items.push(item);
+    /// `behind`: the next effect is that one.
+    pub fn push(&mut self, item: Item, behind: u64) {
+        self.bytes += item.bytes().len();
+        self.items.push_back((item, behind));
     }
 
-    pub fn take(&mut self) -> Vec<Vec<u8>> {
-        self.bytes = 0;
-        std::mem::take(&mut self.items)
+    /// So many of the first; and up to which effect they go, where others stay.
+    pub fn take(&mut self, most: usize) -> (Vec<Item>, Option<u64>) {
+        let count = self.items.len().min(most);
+        let mut behind = None;
+        let taken = self.items.drain(..count).map(|(item, effect)| {
+            behind = Some(effect);
+            item
+        });
+        let taken: Vec<Item> = taken.collect();
+        self.bytes -= taken.iter().map(|item| item.bytes().len()).sum::<usize>();
+        (taken, behind.filter(|_| !self.items.is_empty()))
     }
 }
 
@@ -94,7 +130,7 @@ mod tests {
     use super::*;
 
     fn effect(time: f64) -> Effect {
-        Effect { target: 1, time, work_s: 0.5, uncached: 1, tokens: 2 }
+        Effect { target: 1, time, work_s: 0.5, uncached: 1, tokens: 2, what: What::Decided }
     }
 
     #[test]
@@ -113,12 +149,25 @@ mod tests {
     #[test]
     fn no_more_wait_than_may() {
         let mut waiting = Waiting::new(2, 10);
-        waiting.push(vec![0; 3]);
+        waiting.push(Item::Decision(vec![0; 3]), 1);
         assert!(!waiting.is_full());
-        waiting.push(vec![0; 3]);
+        waiting.push(Item::Report(vec![0; 3]), 2);
         assert!(waiting.is_full());
-        assert_eq!((waiting.take().len(), waiting.len(), waiting.is_full()), (2, 0, false));
-        waiting.push(vec![0; 10]);
+        assert_eq!((waiting.take(9).0.len(), waiting.len(), waiting.is_full()), (2, 0, false));
+        waiting.push(Item::Decision(vec![0; 10]), 3);
         assert!(waiting.is_full() && !waiting.is_empty());
+    }
+
+    #[test]
+    fn what_is_taken_in_part_goes_up_to_its_last_effect() {
+        let mut waiting = Waiting::new(9, 99);
+        for behind in 1..=3 {
+            waiting.push(Item::Report(vec![behind as u8]), behind);
+        }
+        let (taken, behind) = waiting.take(2);
+        assert_eq!((taken.len(), behind, waiting.len(), waiting.bytes), (2, Some(2), 1, 1));
+        let (taken, behind) = waiting.take(2);
+        assert_eq!((taken[0].bytes(), behind), (&[3][..], None), "whatever else has happened");
+        assert_eq!(waiting.bytes, 0);
     }
 }

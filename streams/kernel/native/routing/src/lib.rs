@@ -1,5 +1,5 @@
 //! Plain decisions of `POST /route`, made without Python: the default policy over what the index
-//! holds, what targets carry, and what decisions say they will hold.
+//! holds, what targets carry, and what decisions say they will hold. And plain reports of them.
 //!
 //!     bodies              a plain body, read in one pass
 //!     boards              what decisions go by, as Python has published it, and their own effects
@@ -9,6 +9,7 @@
 //!     answers             those that are given again, by the id of their request
 //!     record, document    a decision as the routing log has it, and as its client is told
 //!     route               one decision, from its body to its answer
+//!     reports             what came of those, as clients tell it
 //!
 //! Python is the specification, and the owner of all that a decision reads. It publishes that, books
 //! what was decided here a moment later (`routing/decisions/kernel_decisions.py`), and decides
@@ -25,4 +26,5 @@ mod document;
 pub mod policy;
 pub mod predictions;
 mod record;
+pub mod reports;
 pub mod route;

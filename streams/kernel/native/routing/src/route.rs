@@ -14,11 +14,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::answers::{Answer, Found};
 use crate::boards::{Boards, Roster};
 use crate::bodies::{self, Asked};
-use crate::decided::Effect;
+use crate::decided::{Effect, Item, What};
 use crate::document::{self, is_plain};
 use crate::policy::{Candidate, Judged, decide, tie_of};
 use crate::predictions::{DECISION_MARKS_MAX, Mark, predicted_s};
 use crate::record::{self, Made};
+use crate::reports::Open;
 
 pub struct Routed {
     pub text: Arc<[u8]>,
@@ -160,17 +161,29 @@ pub fn route<'s>(
     let are_plain = [request_id, &target.instance_id, &target.endpoint].into_iter().all(is_plain);
     are_plain.then_some(())?;
     let text: Arc<[u8]> = document::write(&made, settings, &position).into();
-    inner.waiting.push(record::encode(&made, settings));
-    boards.note_waiting(inner.waiting.len());
+    let item = Item::Decision(record::encode(&made, settings));
     inner.number += 1;
-    inner.effects.push(Effect {
+    let predicted = choice.predicted_s();
+    let effect = Effect {
         target: target.number,
         time: now,
         work_s: choice.work_s(),
         uncached: prompt - choice.prefix.min(prompt),
         tokens: prompt + output,
-    });
-    let predicted = choice.predicted_s();
+        what: What::Decided,
+    };
+    inner.effects.push(effect);
+    let behind = inner.effects.next();
+    inner.waiting.push(item, behind);
+    boards.note_waiting(inner.waiting.len());
+    if inner.keeps_open {
+        let Effect { target, time, work_s, uncached, tokens, .. } = effect;
+        let (tenant_id, end_at) = (asked.tenant_id.into(), time + predicted);
+        inner.open.add(
+            number,
+            Open { tenant_id, target, time, work_s, end_at, uncached, tokens, seen: 0 },
+        );
+    }
     let lasts_s =
         if target.is_approximate { settings.approximate_s } else { predicted_s(predicted) };
     inner.predictions.hold(now, target.number, &found.scope, &marks, lasts_s);
