@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from bridge.wire import open_source
-from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
+from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks, encode_events
 from schemas.identities import COPIES_UNKNOWN, Medium, PrefixScope, StreamKey
 from schemas.registration import PublisherKind
 from streams.kernel import Kernel, array_packer, native_available, open_kernel
@@ -119,7 +119,7 @@ def test_a_block_is_placed_by_full_attention_that_has_moved_to_another_tier(benc
         last_blocks=1,
     )
     moved = StoredBlocks(sequence=1, hashes=named(LONG, *range(8)), medium=Medium.CPU)
-    batch = [gone(LONG, *range(8), group=0), state, moved]
+    batch: list[BlockEvent] = [gone(LONG, *range(8), group=0), state, moved]
     bench.kernel.apply(publisher, encode_events(batch), 0)
     assert bench.ask(LONG) == {"a": 8}
 
