@@ -78,6 +78,8 @@ class KindFacts(NamedTuple):
         announces_again: it may announce as stored what it holds already, and does not say so: of
             chains that begin a prompt.
         announces_chains_again: so with any chain.
+        removes_once: whatever it announces again, it finds the latest, and says once that it is
+            gone.
         reuses_in_part: it may overwrite a block that a prompt shares a part of, without an event.
         keeps_blocks_back: it leaves out blocks that it cannot name, and not that some were stored.
         holds_once: it has one tree of blocks: what it stores once more while it holds it, it had
@@ -96,6 +98,7 @@ class KindFacts(NamedTuple):
     clears_gpu_alone: bool = False
     announces_again: bool = False
     announces_chains_again: bool = False
+    removes_once: bool = False
     reuses_in_part: bool = False
     keeps_blocks_back: bool = False
     holds_once: bool = False
@@ -128,7 +131,9 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
     TOKENSPEED: KindFacts(
         pod_label="tokenspeed", announces_again=True, announces_chains_again=True
     ),
-    ATOM: KindFacts(pod_label="atom", announces_again=True),
+    ATOM: KindFacts(
+        pod_label="atom", announces_again=True, announces_chains_again=True, removes_once=True
+    ),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),

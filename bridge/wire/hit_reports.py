@@ -12,6 +12,9 @@ it has fetched what follows on them, wherever they hang, and removes them once. 
 with HiCache (0.5.20 to 0.5.23, read) of pages in host memory, where a state behind them is backed
 up. Of pages up to 0.5.17 two that have different salts have one name, and are two.
 
+ATOM (0.1.5 and main of 2026, read) keeps one block of a name: one that it computes again takes the
+place of the other, and is announced; when the one that it finds goes, it says so once.
+
 So the registration says it, or the event itself (`origin`), or it stays undecided: events are
 marked as `reported`, or as `undecided` (`schemas.events.StoredBlocks`); what follows from that the
 kernel says (`COPIES_UNKNOWN`). What cannot be a report is a copy: a chain that hangs on a block,
@@ -54,6 +57,8 @@ class HitReports(NamedTuple):
     def of(cls, registration: Registration) -> "HitReports":
         """What its registration says of them; no other kind announces what it holds."""
         facts = facts_of(registration.kind)
+        if facts.removes_once:
+            return cls(Roots.REPORTED, facts.announces_chains_again)
         match registration.kv_cache_report_mode:
             case "full":
                 roots = Roots.REPORTED

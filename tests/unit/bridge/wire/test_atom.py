@@ -1,5 +1,8 @@
 """ATOM's events, as `atom/distributed/kv_events.py` of its main branch encodes them."""
 
+import pytest
+from msgspec.structs import replace
+
 from bridge.wire import atom
 from bridge.wire.drop_reasons import DropReason
 from schemas.arrays import PythonArrayPacker
@@ -36,6 +39,17 @@ def test_no_rule_of_a_sparse_group_is_known_of_it() -> None:
     assert isinstance(event, StoredBlocks)
     assert (event.group, event.spec_kind, event.last_blocks) == (1, "sliding_window", 0)
     assert reasons == []
+
+
+@pytest.mark.parametrize("mode", ["", "incremental", "full"])
+def test_a_block_that_is_computed_again_takes_the_place_of_the_first(mode: str) -> None:
+    """And is removed once, as `BlockManager` of 0.1.5 does it: whatever a client says of copies."""
+    registered = replace(registration(kind=atom.KIND), kv_cache_report_mode=mode)
+    source = atom.open_source(registered, PythonArrayPacker())
+    events = [[*ELEVEN, 0], [*ELEVEN, 0], ["BlockStored", [12], 11, TOKENS, 4, None, "GPU"]]
+    for event in source.decode(frames_of([1.5, events, 0], sequence=7)).events:
+        assert isinstance(event, StoredBlocks)
+        assert (event.reported, event.undecided) == (True, False)
 
 
 def test_a_field_that_it_has_not_yet_is_left_out() -> None:
