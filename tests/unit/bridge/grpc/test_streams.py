@@ -358,7 +358,7 @@ async def test_a_server_without_streams_says_why_there_is_none() -> None:
         await bench.follow(one, answers=0)
         receiver = bench.pump.engines.receiver
         await until(lambda: "streams no KV-cache events" in receiver.trouble(one.publisher))
-        assert not receiver.connected(one.publisher)
+        await until(lambda: not receiver.connected(one.publisher))
 
 
 @scenario

@@ -549,7 +549,12 @@ def test_a_new_incarnation_drops_the_old_ones_blocks_without_a_reset_record(
     assert matched(each_fold, list(range(4))) == 0
     assert matched(each_fold, list(range(8, 12))) == 4
     assert each_fold.publishers[PUBLISHER] == PublisherState(
-        incarnation=2, sequence=0, engine_time=0.0, heard=Proof(0, 0.0), base_group=True
+        incarnation=2,
+        sequence=0,
+        engine_time=0.0,
+        heard=Proof(0, 0.0),
+        base_group=True,
+        forms_prefixes=True,
     )
 
 

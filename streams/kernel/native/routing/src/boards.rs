@@ -12,9 +12,9 @@ use prefix_index::names::ScopeRef;
 use crate::answers::Answers;
 pub use crate::answers::Bounds;
 use crate::decided::{Effect, Effects, Item, Waiting, What};
+use crate::open_decisions::OpenDecisions;
 use crate::policy::{Costs, RecentWork, Rules};
 use crate::predictions::{Mark, Predictions};
-use crate::reports::OpenDecisions;
 
 /// Lists of candidates; the one that was not used for longest goes.
 pub const BOARDS_MAX: usize = 256;

@@ -23,6 +23,7 @@ pub mod boards;
 pub mod bodies;
 pub mod decided;
 mod document;
+pub mod open_decisions;
 pub mod policy;
 pub mod predictions;
 mod record;

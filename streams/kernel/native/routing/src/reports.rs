@@ -3,26 +3,21 @@
 //! takes it; so what is accepted here must mean the same in `routing/http/requests.py`, and be new to
 //! `routing.overlay.bookings`.
 
-use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use msgpack::write;
 use prefix_index::scan::{once, read_objects};
 
 use crate::boards::Boards;
 use crate::decided::{Effect, Item, What};
+use crate::open_decisions::OPEN_S;
 
 /// As `FEEDBACK_MAX`, `FEEDBACK_BYTES_MAX`, `ROUTE_TOKENS_MAX` and `ReportedMs` there.
 const REPORTS_MAX: usize = 1024;
 const REPORTS_BYTES_MAX: usize = 2 * 1024 * 1024;
 const TOKENS_MAX: u64 = (1 << 31) - 1;
 const MS_MAX: f64 = 86_400_000.0;
-
-/// Decisions whose end has not been told; of those beyond, Python knows.
-const OPEN_MAX: usize = 32_768;
-/// For how long they are kept: Python drops what it books no sooner (`BOOKING_EXPIRY_S`).
-const OPEN_S: f64 = 240.0;
 
 /// As `FeedbackReport` of `schemas/routing_records.py` has them.
 const FIELDS: usize = 15;
@@ -55,63 +50,6 @@ impl Event {
 
     fn bit(self) -> u8 {
         1 << self as u8
-    }
-}
-
-/// A decision that was made here.
-pub struct Open {
-    pub tenant_id: Box<str>,
-    pub target: u32,
-    pub time: f64,
-    pub work_s: f64,
-    /// When its first token was expected.
-    pub end_at: f64,
-    pub uncached: u64,
-    pub tokens: u64,
-    /// Bits of the events that were told.
-    pub seen: u8,
-}
-
-/// Decisions whose reports may be taken here. Cost O(1) each, amortized.
-#[derive(Default)]
-pub struct OpenDecisions {
-    known: HashMap<u64, Open>,
-    order: VecDeque<(f64, u64)>,
-    /// Of which Python has yet to be told something.
-    told: HashSet<u64>,
-}
-
-impl OpenDecisions {
-    pub fn add(&mut self, number: u64, open: Open) {
-        self.order.push_back((open.time, number));
-        let now = open.time;
-        self.known.insert(number, open);
-        while let Some(&(time, number)) = self.order.front()
-            && (now - time > OPEN_S || self.order.len() > OPEN_MAX || !self.is_open(number))
-        {
-            self.order.pop_front();
-            self.known.remove(&number);
-        }
-    }
-
-    fn is_open(&self, number: u64) -> bool {
-        self.known.contains_key(&number)
-    }
-
-    /// Python takes what is told of it from now on; says whether it has yet to be told something.
-    pub fn close(&mut self, number: u64) -> bool {
-        self.known.remove(&number);
-        self.told.contains(&number)
-    }
-
-    pub fn close_all(&mut self) {
-        self.known.clear();
-        self.order.clear();
-    }
-
-    /// Python is told all.
-    pub fn taken(&mut self) {
-        self.told.clear();
     }
 }
 
@@ -291,32 +229,5 @@ mod tests {
         ] {
             assert_eq!(number(&format!(r#"{{"decision_id":"1f-1"{fields}}}"#)), None, "{fields}");
         }
-    }
-
-    #[test]
-    fn decisions_are_open_for_so_long_and_so_many_are() {
-        let open = |time: f64| Open {
-            tenant_id: "t".into(),
-            target: 1,
-            time,
-            work_s: 1.0,
-            end_at: time + 1.0,
-            uncached: 1,
-            tokens: 1,
-            seen: 0,
-        };
-        let mut known = OpenDecisions::default();
-        known.add(0, open(1.0));
-        known.add(1, open(2.0));
-        known.close(1);
-        known.add(2, open(1.5 + OPEN_S));
-        assert_eq!((known.known.len(), known.order.len()), (1, 1));
-        for number in 3..=OPEN_MAX as u64 + 3 {
-            known.add(number, open(2.0 + OPEN_S));
-        }
-        assert_eq!((known.known.len(), known.order.len()), (OPEN_MAX, OPEN_MAX));
-        assert!(!known.is_open(2));
-        known.close_all();
-        assert_eq!((known.known.len(), known.order.len()), (0, 0));
     }
 }

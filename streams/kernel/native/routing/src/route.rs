@@ -16,10 +16,10 @@ use crate::boards::{Boards, Roster};
 use crate::bodies::{self, Asked};
 use crate::decided::{Effect, Item, What};
 use crate::document::{self, is_plain};
+use crate::open_decisions::Open;
 use crate::policy::{Candidate, Judged, decide, tie_of};
 use crate::predictions::{DECISION_MARKS_MAX, Mark, predicted_s};
 use crate::record::{self, Made};
-use crate::reports::Open;
 
 pub struct Routed {
     pub text: Arc<[u8]>,
