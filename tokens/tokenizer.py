@@ -231,23 +231,19 @@ class Tokenizer:
         kind: str,
     ) -> Tokens:
         text = await self._text(model, tokenizer, prompt, kind)
-        if tokenizer.new_characters(text, tenant_id) <= LOOP_NEW_CHARACTERS_MAX:
+        size = tokenizer.new_characters(text, tenant_id)
+        if size <= LOOP_NEW_CHARACTERS_MAX:
             content, reused = tokenizer.tokens_of(text, prompt, tenant_id)
         else:
             content, reused = await self._on_thread(
-                tokenizer.new_characters(text, tenant_id),
-                lambda: tokenizer.tokens_of(text, prompt, tenant_id),
+                size, lambda: tokenizer.tokens_of(text, prompt, tenant_id)
             )
         form = form_of(prompt)
         model.made[form] += 1
         is_due = model.made[form] <= COMPARED_FIRST or not model.made[form] % COMPARED_EVERY
-        made = _Made(model, text, content)
-        return Tokens(
-            content,
-            TokenSource.LOCAL,
-            reused,
-            is_proven=self._are_proven(prompt, tenant_id, made, is_due=is_due),
-        )
+        made = _Made(prompt, shape_of(prompt), content, model, text)
+        is_proven = self._are_proven(made, tenant_id, is_due=is_due)
+        return Tokens(content, TokenSource.LOCAL, reused, is_proven=is_proven)
 
     async def _text(
         self, model: LocalModel, tokenizer: "ModelTokenizer", prompt: _Text, kind: str
@@ -311,9 +307,10 @@ class Tokenizer:
         finally:
             now = self._clock.unix()
             self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
+        made = _Made(prompt, shape_of(prompt), content)
         if not unseen(prompt, engine.kind):
-            self._proofs.prove(prompt.model, shape_of(prompt), engine, tells_date=True)
-        is_proven = self._are_proven(prompt, tenant_id, _Made(None, "", content))
+            self._proofs.prove(prompt.model, made.shape, engine, tells_date=True)
+        is_proven = self._are_proven(made, tenant_id)
         return Tokens(content, TokenSource.ENGINE, is_proven=is_proven)
 
     async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
@@ -406,35 +403,31 @@ class Tokenizer:
 
     # Comparisons
 
-    def _are_proven(
-        self, prompt: _Text, tenant_id: str, made: "_Made", *, is_due: bool = False
-    ) -> bool:
+    def _are_proven(self, made: "_Made", tenant_id: str, *, is_due: bool = False) -> bool:
         """Whether each engine is known to make such tokens; those that are not are asked, behind
         the answer, and one of them where a comparison is due.
         """
-        engines = self._engines.of_model(prompt.model, tenant_id)
-        shape = shape_of(prompt)
-        is_lacking, left = self._proofs.lacking(prompt.model, shape, engines)
+        name, shape = made.prompt.model, made.shape
+        engines = self._engines.of_model(name, tenant_id)
+        is_lacking, left = self._proofs.lacking(name, shape, engines)
         now = self._clock.monotonic()
         if is_due and engines and not left:
             self._turn += 1
             left = [engines[self._turn % len(engines)]]
         for engine in left:
-            key = prompt.model, shape, engine
             is_silent = self._pauses.get((engine.url, False), 0.0) > now
-            if not is_silent and key not in self._proving:
-                self._begin(self._prove(key, engine, prompt, made))
-        return bool(engines) and not is_lacking and self._engines.are_all(prompt.model, tenant_id)
+            if not is_silent and (name, shape, engine) not in self._proving:
+                self._begin(self._prove(engine, made))
+        return bool(engines) and not is_lacking and self._engines.are_all(name, tenant_id)
 
-    async def _prove(
-        self, key: tuple[str, Shape, Engine], engine: Engine, prompt: _Text, made: "_Made"
-    ) -> None:
+    async def _prove(self, engine: Engine, made: "_Made") -> None:
+        key = made.prompt.model, made.shape, engine
         self._proving.add(key)
         try:
-            await self._compare_with(engine, made.model, prompt, made.text, made.content)
+            await self._compare_with(engine, made)
         except NoTokensError as error:
             if error.reason is NoTokens.ENGINE_REFUSES:
-                self._proofs.refuse(prompt.model, key[1], engine)
+                self._proofs.refuse(*key)
             raise
         finally:
             self._proving.discard(key)
@@ -457,9 +450,8 @@ class Tokenizer:
             self.faults += 1
             _logger.exception("Unexpected error while tokens were compared; going on")
 
-    async def _compare_with(
-        self, engine: Engine, model: LocalModel | None, prompt: _Text, text: str, ours: bytes
-    ) -> None:
+    async def _compare_with(self, engine: Engine, made: "_Made") -> None:
+        prompt, shape, ours, model, text = made
         is_proof = not unseen(prompt, engine.kind)
         try:
             answered = await self._ask(engine, question(prompt, engine.kind), COMPARED_WAIT_S)
@@ -476,9 +468,9 @@ class Tokenizer:
             ours = await self._made_again(model, prompt, engine.kind, ours)
         if theirs == ours and is_proof:
             tells_date = model is None or model.tells_date
-            self._proofs.prove(prompt.model, shape_of(prompt), engine, tells_date=tells_date)
+            self._proofs.prove(prompt.model, shape, engine, tells_date=tells_date)
         else:
-            self._proofs.refuse(prompt.model, shape_of(prompt), engine)
+            self._proofs.refuse(prompt.model, shape, engine)
         if theirs == ours:
             self.compared["equal"] += 1
             if model is not None:
@@ -544,7 +536,8 @@ class Tokenizer:
             with suppress(NoTokensError):  # a template may refuse a probe
                 text = await self._text(model, tokenizer, prompt, engine.kind)
                 ours, _ = tokenizer.tokens_of(text, prompt)
-                await self._compare_with(engine, model, prompt, text, ours)
+                made = _Made(prompt, shape_of(prompt), ours, model, text)
+                await self._compare_with(engine, made)
         if self._pauses.get((engine.url, False), 0.0) <= now:
             self._probed[key] = now
             self._probed.move_to_end(key)
@@ -553,11 +546,15 @@ class Tokenizer:
 
 
 class _Made(NamedTuple):
-    """Tokens of a prompt, and the text between, where that was made here by a model's files."""
+    """Tokens of a prompt, and the model and the text by which they were made here; of an engine's
+    there is neither.
+    """
 
-    model: LocalModel | None
-    text: str
+    prompt: _Text
+    shape: Shape
     content: bytes
+    model: LocalModel | None = None
+    text: str = ""
 
 
 def _no_tokenizer(model: LocalModel | None) -> NoTokensError:

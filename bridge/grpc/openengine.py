@@ -19,9 +19,15 @@ from xxhash import xxh3_64_intdigest
 from bridge.bounds import BATCH_VALUES_MAX
 from bridge.engine_http.address import bracketed
 from bridge.grpc.messages import openengine_events_pb2 as pb
-from bridge.grpc.shapes import Shape, check_shape
-from bridge.grpc.streamed import UNREADABLE, StreamedMessage, WireMap, encode_batch, without_nothing
-from bridge.wire.batch import DecodedBatch
+from bridge.grpc.shapes import Shape
+from bridge.grpc.streamed import (
+    UNREADABLE,
+    StreamedMessage,
+    WireMap,
+    encode_batch,
+    with_payload,
+    without_nothing,
+)
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import BatchError
 from schemas.limits import SEQUENCE_MAX
@@ -72,13 +78,7 @@ class OpenEngineEvents:
         )
         if found.rank != rank:
             return found
-        try:
-            check_shape(message, _SHAPE)
-            return found._replace(payload=_payload(message, rank))
-        except BatchError as error:
-            digest = xxh3_64_intdigest(message)
-            alone = BatchError(error.reason, error.detail)
-            return found._replace(unusable=DecodedBatch.unusable(number, digest, alone))
+        return with_payload(found, message, _SHAPE, lambda whole: _payload(whole, rank))
 
 
 def zmq_sources(answer: bytes, rank: int) -> list[str]:

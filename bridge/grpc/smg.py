@@ -18,14 +18,19 @@ beside the engine, and placeholders. A hash is the lower 64 bits, signed.
 from typing import Final
 
 from google.protobuf.message import DecodeError
-from xxhash import xxh3_64_intdigest
 
 from bridge.bounds import BATCH_VALUES_MAX, REQUESTS_MAX
 from bridge.engine_http.load_answers import LOAD_USAGE_ROUNDING, RankLoad
 from bridge.grpc.messages import smg_events_pb2 as pb
-from bridge.grpc.shapes import Shape, check_shape
-from bridge.grpc.streamed import UNREADABLE, StreamedMessage, WireMap, encode_batch, without_nothing
-from bridge.wire.batch import DecodedBatch
+from bridge.grpc.shapes import Shape
+from bridge.grpc.streamed import (
+    UNREADABLE,
+    StreamedMessage,
+    WireMap,
+    encode_batch,
+    with_payload,
+    without_nothing,
+)
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.stream_marks import WholeMark
 from schemas.errors import BatchError
@@ -85,13 +90,7 @@ class SmgEvents:
             found = found._replace(mark=mark)
         if found.rank not in (None, rank):
             return found
-        try:
-            check_shape(message, _SHAPE)
-            return found._replace(payload=_payload(message, rank))
-        except BatchError as error:
-            digest = xxh3_64_intdigest(message)
-            alone = BatchError(error.reason, error.detail)
-            return found._replace(unusable=DecodedBatch.unusable(number, digest, alone))
+        return with_payload(found, message, _SHAPE, lambda whole: _payload(whole, rank))
 
 
 def _payload(message: bytes, rank: int) -> bytes:

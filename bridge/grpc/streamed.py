@@ -1,12 +1,16 @@
 """What one message of a stream says, whatever it was sent in."""
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
+from xxhash import xxh3_64_intdigest
 
 from bridge.engine_http.load_answers import RankLoad
+from bridge.grpc.shapes import Shape, check_shape
 from bridge.wire.batch import DecodedBatch
 from bridge.wire.stream_marks import WholeMark
+from schemas.errors import BatchError
 
 WireMap = dict[str, object]
 """One event as its engine's own publisher sends it."""
@@ -34,6 +38,26 @@ class StreamedMessage(NamedTuple):
     load: RankLoad | None = None
     unusable: DecodedBatch | None = None
     error: str = ""
+
+
+def with_payload(
+    found: StreamedMessage, message: bytes, shape: Shape, encode: Callable[[bytes], bytes]
+) -> StreamedMessage:
+    """What was found of a message, with its batch, or why that cannot be used.
+
+    Args:
+        found: with the number of the batch.
+        encode: makes a message of that shape the batch of an engine's own publisher; BatchError: it
+            cannot be used.
+    """
+    assert found.number is not None
+    try:
+        check_shape(message, shape)
+        return found._replace(payload=encode(message))
+    except BatchError as error:
+        digest = xxh3_64_intdigest(message)
+        alone = BatchError(error.reason, error.detail)
+        return found._replace(unusable=DecodedBatch.unusable(found.number, digest, alone))
 
 
 UNREADABLE: Final = StreamedMessage()

@@ -249,6 +249,12 @@ class ReadOnlyKernel(Protocol):
         """As `query`, for prefix hashes that the caller has computed: (n,) u64 LE."""
         ...
 
+    def has_rules(self) -> bool:
+        """Whether `limiting_groups` may find any: some publisher has a cache group that is counted
+        by a rule, or had one.
+        """
+        ...
+
     def limiting_groups(
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[tuple[str, int]]:

@@ -1366,6 +1366,10 @@ class ReferenceKernel:
         return self._match(scope, iter(_u64s(hashes)), instance_id)
 
     @_locked
+    def has_rules(self) -> bool:
+        return any(owner.rules for owner in self._publishers.values())
+
+    @_locked
     def limiting_groups(
         self, scope: PrefixScope, hashes: bytes, instance_id: str | None, /
     ) -> list[tuple[str, int]]:

@@ -50,7 +50,9 @@ def gone(prompt: Prompt, *places: int, group: int, medium: Medium = Medium.GPU) 
 
 def limiting(bench: Bench, prompt: Prompt) -> dict[str, int]:
     hashes = u64s(prompt_prefixes(prompt, SEED))
-    return dict(bench.kernel.limiting_groups(SCOPE, hashes, None))
+    found = dict(bench.kernel.limiting_groups(SCOPE, hashes, None))
+    assert bench.kernel.has_rules() or not found
+    return found
 
 
 def test_a_recurrent_layer_ends_a_prefix_where_its_state_is(bench: Bench) -> None:

@@ -365,9 +365,9 @@ def answer_hash_query(
 
 def limiting_groups(kernel: ReadOnlyKernel, query: Query, *, by_hash: bool) -> dict[str, int]:
     """The cache group that ended an instance's prefix, of those where one did: of the same query.
-    Cost as the query's.
+    Cost as the query's, where any group is counted by a rule.
     """
-    if query.block_size > BLOCK_SIZE_MAX:
+    if query.block_size > BLOCK_SIZE_MAX or not kernel.has_rules():
         return {}
     if by_hash:
         scope, _ = named_scope(kernel, query)

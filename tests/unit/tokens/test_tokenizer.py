@@ -656,7 +656,7 @@ def test_the_date_of_a_template_is_proven_until_it_may_change_in_some_zone(path:
     first, proven = world.run(world.tokens(HI), world.tokens(HI))
     assert (first.is_proven, proven.is_proven) == (False, True)
     world.time.now = 1799.0
-    assert world.tokenizer._are_proven(HI, "", module._Made(None, "", b""))
+    assert world.tokenizer._are_proven(module._Made(HI, shape_of(HI), b""), "")
     world.time.now = 1800.0
     shape = shape_of(HI)
     assert world.tokenizer._proofs.lacking("m", shape, [ENGINE]) == (True, [ENGINE])

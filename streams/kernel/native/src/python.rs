@@ -407,6 +407,10 @@ impl Kernel {
         self.matches(scope, &Prompt::Hashes(prefixes), instance_id, is_long)
     }
 
+    fn has_rules(&self) -> bool {
+        self.core.state.read().index.has_rules
+    }
+
     #[pyo3(signature = (scope, hashes, instance_id, /))]
     fn limiting_groups(
         &self,
