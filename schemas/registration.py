@@ -131,9 +131,7 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
     TOKENSPEED: KindFacts(
         pod_label="tokenspeed", announces_again=True, announces_chains_again=True
     ),
-    ATOM: KindFacts(
-        pod_label="atom", announces_again=True, announces_chains_again=True, removes_once=True
-    ),
+    ATOM: KindFacts(pod_label="atom", announces_chains_again=True, removes_once=True),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),

@@ -5,7 +5,7 @@ from typing import Final
 from lmcache_adapter.coordinator.wire import CoordinatorError, Lookup, not_served
 from lmcache_adapter.settings import BLAKE3, Model
 from lmcache_adapter.topic.batches import ChunkKey
-from lmcache_adapter.wire.blake3 import chunk_names
+from lmcache_adapter.wire.chunk_names import chunk_names
 
 LOOKUP_TOKENS_MAX: Final = 1_000_000  # of one request by tokens: 400, as LMCache has it
 LOOKUP_OBJECTS_MAX: Final = 262_144  # that they name, of all ranks: 400
