@@ -22,6 +22,7 @@ from schemas.clock import REAL_CLOCK
 from schemas.errors import ConfigurationError
 from schemas.limits import MESSAGE_BYTES_MAX, REPLAY_MESSAGES_MAX
 
+RELAY_REPLIES_BURST_MAX: Final = 32  # of one replay before the next one's turn, and live batches'
 RELAY_REPLIES_WAITING_MAX: Final = 256  # for one bridge; more are not taken of the engine's
 RELAY_REPLAY_IDLE_S: Final = 30.0  # a replay of which so long nothing came is over
 RELAY_REPLAY_DONE_S: Final = 1.0  # so long after the end marker: whoever asks again may
@@ -141,8 +142,10 @@ class Replays:
         return replay
 
     def _hand_on(self, bound: "zmq.Socket[bytes]", replay: _Replay, now: float) -> bool:
-        """The engine's replies, as many as the bridge has room for."""
-        for _ in range(RECEIVE_BURST_MAX):
+        """Some of the engine's replies, if the bridge has room for them: with RELAY_REPLAYS_MAX
+        under way, a turn of all must not outlast a bridge's patience.
+        """
+        for _ in range(RELAY_REPLIES_BURST_MAX):
             frames, replay.held = replay.held, None
             if frames is None:
                 try:

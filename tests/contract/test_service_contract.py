@@ -651,7 +651,8 @@ def test_health_readiness_and_answers_say_how_much_of_the_log_they_know(
 
     def positions() -> list[str]:
         health, ready = (tenant.api.get(path) for path in ("/health", "/ready"))
-        assert (health[0], health[1]["ready"], health[1]["problem"]) == (200, True, "")
+        assert (health[0], health[1]["ready"]) == (200, True)
+        assert tenant.tenant_id not in health[1]["problem"], "another test's may be named there"
         assert (ready[0], ready[1]["ready"]) == (200, True)
         digest = tenant.api.digest()["position"]
         return [health[1]["position"], ready[1]["position"], digest, tenant.position()]
