@@ -11,6 +11,7 @@ from itertools import islice, takewhile
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 import xxhash
+from msgspec import structs
 
 from schemas.events import (
     NEEDED_SPEC_KINDS,
@@ -566,6 +567,9 @@ class ReferenceKernel:
     def _store(
         self, publisher: PublisherId, owner: _Publisher, event: StoredBlocks, moves: Moves
     ) -> None:
+        if event.reported and owner.rules:
+            # Whatever was registered: a prompt is computed again where one group has lost a block.
+            event = structs.replace(event, reported=False, undecided=True)
         hashes = _u64s(event.hashes)
         # Objects have names of their own: their group is the shard of a block that they are.
         group = 0 if event.aliases else event.group
@@ -647,14 +651,13 @@ class ReferenceKernel:
             for entry in entries
         ]
         may_be_report = (
-            (event.reported or event.undecided)
+            event.undecided
             and len(event.tokens) == 4 * event.block_size * len(keys)
             and all(held[max(0, len(held) - owner.rules[event.group]) :])
         )
         for key, value, is_held in zip(keys, _u64s(event.hashes), held, strict=True):
             if may_be_report and not is_held:
-                if not event.reported:
-                    self._leave_out(publisher, owner, event, [key], COPIES_UNKNOWN)
+                self._leave_out(publisher, owner, event, [key], COPIES_UNKNOWN)
                 continue
             entry = owner.entries.get(key)
             if entry is not None and is_sparse(entry.scope.lora_name):

@@ -156,6 +156,23 @@ def test_a_report_of_a_hit_adds_no_block_that_the_group_has_not(bench: Bench, ma
     sparse(bench, publisher, LONG[:4], 0, 1, 2, 3, **{mark: True})
     assert bench.ask(LONG[:3]) == {"a": 0}
     assert bench.ask(LONG) == {"a": 4}
+    assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 3)]
+
+
+def test_an_engine_with_sparse_groups_is_not_believed_to_report_alone(bench: Bench) -> None:
+    """Registered so, or not: where a window has lost a block, a prompt is computed again."""
+    publisher = bench.publisher()
+    bench.store(publisher, LONG, reported=True)
+    window: dict[str, Any] = {"spec_kind": "sliding_window", "last_blocks": 2, "reported": True}
+    sparse(bench, publisher, LONG, *range(8), **window)
+    bench.apply(publisher, gone(LONG, 7, group=1))
+    bench.store(publisher, LONG, reported=True)
+    sparse(bench, publisher, LONG, *range(8), **window)
+    bench.apply(publisher, gone(LONG, *range(8), group=0))
+    assert bench.kernel.left_out(publisher) == [(COPIES_UNKNOWN, 8)]
+    bench.apply(publisher, gone(LONG, *range(8), group=0))
+    assert bench.ask(LONG).get("a", 0) == 0
+    assert bench.kernel.left_out(publisher) == []
 
 
 def test_what_may_be_a_report_or_further_copies_is_doubted(bench: Bench) -> None:

@@ -29,6 +29,7 @@ pub enum Event<'a> {
     },
 }
 
+#[derive(Clone)]
 pub struct Stored<'a> {
     pub sequence: i128,
     pub hashes: &'a [[u8; 8]],

@@ -29,7 +29,7 @@ impl WriteTurn<'_> {
         let groups = index.prefix_groups(publisher);
         let needed = publisher.last_blocks(event.group).unwrap_or(0);
         let is_held = |entry: Option<&Entry>| entry.is_some_and(|entry| entry.has(event.tier));
-        let may_be_report = (event.reported || event.undecided)
+        let may_be_report = event.undecided
             && event.tokens.len() == 4 * event.block_size as usize * event.hashes.len()
             && event.hashes.iter().rev().take(needed as usize).all(|&hash| {
                 let key = u64::from_le_bytes(hash) ^ mask;
@@ -41,10 +41,8 @@ impl WriteTurn<'_> {
                 let value = u64::from_le_bytes(hash);
                 let known = index.find_sparse(publisher, value ^ mask);
                 if may_be_report && !is_held(known.as_ref()) {
-                    if !event.reported {
-                        let block = Block::of(event, value ^ mask, 0);
-                        index.leave_out(publisher, block, COPIES_UNKNOWN);
-                    }
+                    let block = Block::of(event, value ^ mask, 0);
+                    index.leave_out(publisher, block, COPIES_UNKNOWN);
                     continue;
                 }
                 let block = known.and_then(|entry| index.block_of(publisher, &entry));

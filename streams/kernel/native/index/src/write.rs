@@ -134,6 +134,14 @@ impl<'a> WriteTurn<'a> {
     fn store(&mut self, id: u64, event: &Stored, moves: &Moves) -> Result<()> {
         let seed = self.hasher.seed();
         let (publisher, index) = self.publisher(id)?;
+        let undecided;
+        let event = if event.reported && !publisher.active_rules().is_empty() {
+            // Whatever was registered: a prompt is computed again where one group has lost a block.
+            undecided = Stored { reported: false, undecided: true, ..event.clone() };
+            &undecided
+        } else {
+            event
+        };
         let blocks = event.hashes.len();
         let refusal = refusal(publisher, event, seed);
         if shows_group(event, refusal) {
