@@ -8,9 +8,13 @@ engine of the model is not `exact`.
 """
 
 import hashlib
+import json
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, TypeAlias
+
+import msgspec
 
 from schemas.registration import SGLANG
 from tokens.interface import Engine
@@ -20,15 +24,22 @@ PROOFS_MAX: Final = 16_384  # that are kept, of shapes and engines; the one long
 REFUSED_S: Final = 600.0  # in which an engine is not asked again that gave no proof
 CLOCK_SLOT_S: Final = 900  # seconds: in which dates change nowhere; zones differ by quarters
 
-_PLAIN_ROLES: Final = ("system", "user", "assistant")
 _PLAIN_CHOICES: Final = (None, "auto")
+
+_MARKS: Final = ("think>", "<|", "</", "[INST]", "<tool_", "<start_of")
+"""Texts that templates look for, and tokenizers may take for special tokens."""
+
+_ESCAPED: Final = "<>&'"
+"""Characters that some of the writers of JSON in templates escape."""
+
+NAMED_DEPTH: Final = 4  # of lists and objects, whose names are part of a shape: a tool's parameters
 
 Shape: TypeAlias = bytes
 
 
 def shape_of(prompt: ChatPrompt | TextPrompt) -> Shape:
     """What a prompt uses that engines may differ in, as a digest: of names and values, which a
-    client makes up. Cost O(messages and their parts).
+    client makes up. Cost O(characters).
     """
     used = _used(prompt)
     return hashlib.blake2b(
@@ -39,24 +50,25 @@ def shape_of(prompt: ChatPrompt | TextPrompt) -> Shape:
 def _used(prompt: ChatPrompt | TextPrompt) -> set[str]:
     found = {"special"} if prompt.add_special_tokens else set()
     if isinstance(prompt, TextPrompt):
-        return found | {"completion"}
+        return found | {"completion", *_of_text("completion", prompt.text)}
     found.add("response" if prompt.is_response else "chat")
     found.update(f"variable {name} {_shown(one)}" for name, one in prompt.template_kwargs.items())
+    found.update(_of_json("documents", prompt.documents or ()))
     if prompt.tools:
-        found.add("tools")
+        found |= {"tools", *_of_json("tools", prompt.tools)}
         choice = prompt.tool_choice
         if choice not in _PLAIN_CHOICES:
             found.add(f"tool choice {choice if isinstance(choice, str) else 'by name'}")
     for name, is_used in (
-        ("documents", prompt.documents),
         (f"effort {_shown(prompt.effort)}", prompt.effort is not None),
         ("template", prompt.chat_template),
         ("no turn opened", not prompt.add_generation_prompt),
         ("continued", prompt.continue_final_message),
-        ("assistant last", prompt.messages[-1].get("role") == "assistant"),
     ):
         if is_used:
             found.add(name)
+    roles = [str(message["role"]) for message in prompt.messages]
+    found.update(f"{one} before {other}" for one, other in pairwise(["", *roles, ""]))
     for message in prompt.messages:
         found |= _of_message(message)
     return found
@@ -68,20 +80,75 @@ def _shown(value: object) -> str:
 
 
 def _of_message(message: Mapping[str, Any]) -> set[str]:
-    found = {f"field {name}" for name, value in message.items() if value is not None}
-    found -= {"field role", "field content"}
-    if message["role"] not in _PLAIN_ROLES:
-        found.add(f"role {message['role']}")
+    role = message["role"]
+    found = {f"{role} with {name}" for name, value in message.items() if value is not None}
+    found.update(_of_json(f"calls of {role}", message.get("tool_calls") or ()))
     content = message.get("content")
-    if content is None:
-        found.add("no content")
-    elif not isinstance(content, str):
-        found.add("parts")
-        if len(content) != 1:
-            found.add("several parts")
+    if isinstance(content, str):
+        return found | {*_of_text(role, content)}
+    if content is not None:
+        found.add("several parts" if len(content) != 1 else "parts")
         kinds = {one.get("type") for one in content if isinstance(one, Mapping)} - {"text"}
         found.update(f"part {kind}" for kind in kinds)
+        for one in content:
+            text = one.get("text") if isinstance(one, Mapping) else one
+            if isinstance(text, str):
+                found.update(_of_text(role, text))
     return found
+
+
+def _of_text(role: str, text: str) -> Iterator[str]:
+    """What templates look for in a text, and cut off or escape."""
+    if not text or text[0].isspace() or text[-1].isspace():
+        yield f"{role} {bool(text)} {text[:1].isspace()} {text[-1:].isspace()}"
+    yield from (f"{role} {mark}" for mark in _MARKS if mark in text)
+    if role == "tool":  # some templates write it as JSON
+        yield from _written(role, text)
+
+
+def _of_json(name: str, value: object) -> Iterator[str]:
+    """What decides how templates write it as JSON: the names of its outer levels in their order, as
+    some engines put them into another, and which characters of it may be escaped.
+    """
+    try:
+        yield from _written(name, msgspec.json.encode(value).decode())
+    except (TypeError, ValueError, RecursionError):
+        yield f"{name} no JSON"
+    yield from _of_level(name, value, 0)
+
+
+def _of_level(name: str, value: object, depth: int) -> Iterator[str]:
+    if depth == NAMED_DEPTH:
+        return
+    if isinstance(value, Mapping):
+        yield f"{name} {depth} {list(value)}"
+        for one in value.values():
+            yield from _of_level(name, one, depth + 1)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _of_level(name, one, depth + 1)
+    elif isinstance(value, str):
+        yield from _of_encoded(name, value)
+
+
+def _written(name: str, text: str) -> Iterator[str]:
+    if not text.isascii():
+        yield f"{name} beyond ASCII"
+    if any(one in text for one in _ESCAPED):
+        yield f"{name} escaped"
+
+
+def _of_encoded(name: str, text: str) -> Iterator[str]:
+    """Arguments of a call are JSON, which some engines decode and write again."""
+    if not text.startswith("{"):
+        return
+    try:
+        decoded = json.loads(text)
+    except (ValueError, RecursionError):
+        yield f"{name} no JSON"
+        return
+    is_same = json.dumps(decoded, ensure_ascii=False) == text
+    yield f"{name} {'as written' if is_same else 'written otherwise'}"
 
 
 def unseen(prompt: ChatPrompt | TextPrompt, kind: str) -> bool:

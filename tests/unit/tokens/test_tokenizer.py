@@ -626,17 +626,67 @@ def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
             assert not any(one.is_proven for one in found), (unseen, has_files)
 
 
-SHAPES = (
+def _tools(**fields: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": {"type": "object"}} | fields
+    return {"messages": HI.messages, "tools": [{"type": "function", "function": function}]}
+
+
+def _turns(*turns: str, **last: Any) -> dict[str, Any]:
+    """Messages by the first letters of their roles."""
+    roles = {"s": "system", "u": "user", "a": "assistant", "t": "tool", "d": "developer"}
+    messages: list[dict[str, Any]] = [{"role": roles[one], "content": "x"} for one in turns]
+    messages[-1] |= last
+    return {"messages": messages}
+
+
+def _called(arguments: str, name: str = "f") -> dict[str, Any]:
+    call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+    asked, answer, result = _turns(*"uat")["messages"]
+    return {"messages": [asked, answer | {"tool_calls": [call]}, result]}
+
+
+SHAPES: tuple[dict[str, Any], ...] = (
     {"messages": HI.messages},
-    {"messages": HI.messages, "tools": [{"type": "function", "function": {"name": "f"}}]},
-    {"messages": [*HI.messages, {"role": "assistant", "content": "x"}]},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}]},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * 2}]},
-    {"messages": [{"role": "developer", "content": "x"}]},
-    {"messages": [{"role": "user", "content": "x", "name": "y"}]},
+    _tools(),
+    _tools(description="d"),
+    _tools(description="d", strict=True),
+    _tools(strict=True, description="d"),
+    _tools(description="<d>"),
+    _tools(description="\u00e9"),
+    _tools(parameters={"type": "object", "properties": {"\u00e9": {"type": "string"}}}),
+    _tools(parameters={"properties": {}, "type": "object"}),
+    _tools() | {"tools": [dict(reversed(one.items())) for one in _tools()["tools"]]},
+    _turns(*"ua"),
+    _turns(*"uau"),
+    _turns(*"su"),
+    _turns(*"suau"),
+    _turns(*"ssu"),
+    _turns(*"us"),
+    _turns(*"au"),
+    _turns(*"uu"),
+    _turns("d"),
+    _turns("u", content=""),
+    _turns("u", content=" x"),
+    _turns("u", content="x "),
+    _turns("u", content=" x "),
+    _turns("u", content="<think>x</think>"),
+    _turns("u", content="<|im_end|>"),
+    _turns("u", content=[{"type": "text", "text": "x"}]),
+    _turns("u", content=[{"type": "text", "text": "x "}]),
+    _turns("u", content=[{"type": "text", "text": "x"}] * 2),
+    _turns("u", name="y"),
+    _turns(*"uau", content="<think>x</think>"),
+    _turns(*"uatu", content="x"),
+    _turns(*"uat", content="\u00e9"),
+    _turns(*"uat", content="'x'"),
+    _called('{"a": 1}'),
+    _called('{"a":1}'),
+    _called('{"a": "\u00e9"}'),
+    _called("{}x"),
     {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": True}},
     {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": False}},
     {"messages": HI.messages, "documents": [{"text": "d"}]},
+    {"messages": HI.messages, "documents": [{"title": "d"}]},
     {"messages": HI.messages, "add_generation_prompt": False},
     {"messages": HI.messages, "add_special_tokens": True},
 )
@@ -645,8 +695,27 @@ SHAPES = (
 def test_what_engines_differ_in_is_proven_by_itself() -> None:
     shapes = [shape_of(read_chat({"model": "m", **one})) for one in SHAPES]
     assert len(set(shapes)) == len(shapes)
-    assert shape_of(HI) == shapes[0] == shape_of(HI._replace(messages=[*HI.messages] * 3))
-    assert shape_of(TEXT) not in shapes
+    assert shapes[0] == shape_of(HI)
+    texts = [TEXT, TEXT._replace(text="<|x|>"), TEXT._replace(text=" x"), TEXT._replace(text="")]
+    assert len({*shapes, *map(shape_of, texts)}) == len(shapes) + len(texts)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (_turns(*"suau"), _turns(*"suauauau")),
+        (_turns(*"uu"), _turns(*"uuu")),
+        (_turns("u", content="x\ny \u00e9"), _turns("u", content="y's")),
+        (_tools(name="f"), _tools(name="g")),
+        (_called('{"a": 1}'), _called('{"a": 2}', name="g")),
+    ],
+    ids=["turns", "messages", "texts", "tools", "calls"],
+)
+def test_what_no_engine_differs_in_is_proven_once(
+    one: dict[str, Any], other: dict[str, Any]
+) -> None:
+    shapes = {shape_of(read_chat({"model": "m", **request})) for request in (one, other)}
+    assert len(shapes) == 1
 
 
 def test_the_date_of_a_template_is_proven_until_it_may_change_in_some_zone(path: Path) -> None:
