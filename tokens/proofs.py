@@ -9,6 +9,7 @@ engine of the model is not `exact`.
 
 import hashlib
 import json
+import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -28,6 +29,8 @@ _PLAIN_CHOICES: Final = (None, "auto")
 
 _MARKS: Final = ("think>", "<|", "</", "[INST]", "<tool_", "<start_of")
 """Texts that templates look for, and tokenizers may take for special tokens."""
+
+_NORMAL_FORMS: Final = ("NFC", "NFKC")  # to which tokenizers may bring a text
 
 _ESCAPED: Final = "<>&'"
 """Characters that some of the writers of JSON in templates escape."""
@@ -98,10 +101,15 @@ def _of_message(message: Mapping[str, Any]) -> set[str]:
 
 
 def _of_text(role: str, text: str) -> Iterator[str]:
-    """What templates look for in a text, and cut off or escape."""
+    """What templates look for in a text, and cut off or escape, and tokenizers bring to another
+    form.
+    """
     if not text or text[0].isspace() or text[-1].isspace():
         yield f"{role} {bool(text)} {text[:1].isspace()} {text[-1:].isspace()}"
     yield from (f"{role} {mark}" for mark in _MARKS if mark in text)
+    if not text.isascii():
+        normal = (form for form in _NORMAL_FORMS if unicodedata.is_normalized(form, text))
+        yield f"{role} beyond ASCII {list(normal)}"
     if role == "tool":  # some templates write it as JSON
         yield from _written(role, text)
 
