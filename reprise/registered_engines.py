@@ -4,16 +4,20 @@ from collections.abc import Sequence
 from typing import Final
 
 from bridge.engine_http.client import KeepAlivePool, post
-from query_api.ports import View
+from doctor.examination import facts_of
+from doctor.releases import version_of
+from query_api.ports import ServiceView, View
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.conditions import Conditions
 from schemas.identities import DEFAULT_TENANT
+from schemas.registration import SGLANG, VLLM
 from tokens.interface import Engine, EngineAnswer
 from tokens.settings import TokensSettings
 from tokens.tokenizer import Tokenizer
 
 LOOK_S: Final = 1.0  # between two looks at who is registered, of thousands each time
 CONNECTIONS_MAX: Final = 256  # that stay open from one question to the next
+RENDERS_SINCE: Final = (0, 18, 0)  # before it vLLM's /tokenize leaves out default template kwargs
 
 
 class RegisteredEngines:
@@ -53,8 +57,11 @@ class RegisteredEngines:
                 if url:
                     engines = found.setdefault((its.tenant_id, name), {})
                     # Incarnations of its ranks only grow.
-                    life = one.state.incarnation + (engines[url].life if url in engines else 0)
-                    engines[url] = Engine(url, its.kind, life)
+                    before = engines.get(url, Engine(url, its.kind, renders=False))
+                    renders = before.renders or _renders(one)
+                    engines[url] = Engine(
+                        url, its.kind, before.life + one.state.incarnation, renders
+                    )
                     asked.add(instance)
                 elif its.has_events and not its.is_pool:
                     known.add(instance)
@@ -69,6 +76,17 @@ class RegisteredEngines:
             base_url, path, body, wait_s=wait_s, bytes_max=bytes_max, kept=self._kept
         )
         return EngineAnswer(status, answer)
+
+
+def _renders(one: ServiceView) -> bool:
+    """Whether its `/tokenize` renders chats as its engine does, as it says of itself: SGLang makes
+    text of the tokens of a model that reads images, and tokens of that again, with another BOS.
+    """
+    kind, facts = one.registration.kind, facts_of(one)
+    if kind == VLLM:
+        version = None if facts is None else version_of(facts.version)
+        return version is not None and version >= RENDERS_SINCE
+    return kind != SGLANG or (facts is not None and not facts.reads_media)
 
 
 def _address(url: str) -> str:

@@ -24,6 +24,7 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
         publishes: whether events are switched on.
         caches: whether prefix caching is.
         is_asleep: whether it was put to sleep, and has given up its cache.
+        reads_media: whether its model reads images or sound.
     """
 
     version: Text = ""
@@ -36,3 +37,4 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
     publishes: bool | None = None
     caches: bool | None = None
     is_asleep: bool | None = None
+    reads_media: bool | None = None

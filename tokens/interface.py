@@ -61,11 +61,14 @@ class Engine(NamedTuple):
         url: the base URL of its HTTP server.
         kind: as registrations name it: `vLLM`, `SGLang`.
         life: another number once its process is seen to be another, which may have other flags.
+        renders: whether its `/tokenize` is known to render chats as it renders those that it
+            answers.
     """
 
     url: str
     kind: str
     life: int = 0
+    renders: bool = True
 
 
 class EngineAnswer(NamedTuple):
@@ -116,6 +119,6 @@ class PromptTokenizer(Protocol):
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
         """An engine has answered the prompt, and said in `usage` how many tokens it has. A count
-        that differs is a difference, as one of `/tokenize`.
+        that differs is a difference, as one of `/tokenize`, and ends what that has proven.
         """
         ...

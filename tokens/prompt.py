@@ -21,6 +21,9 @@ TEXT_PARTS: Final = {
 """Kinds of content parts that are text, with the field that has the text."""
 
 _ENGINE_ONLY: Final = ("prompt_embeds", "input_ids", "mm_processor_kwargs", "kv_transfer_params")
+_UNASKED: Final = ("reasoning", "thinking", "task")
+"""Fields of a chat that engines render, and their `/tokenize` has not."""
+
 _EMBEDDED_CHAT: Final = (
     *("model", "add_generation_prompt", "continue_final_message", "add_special_tokens"),
     *("chat_template", "chat_template_kwargs", "truncate_prompt_tokens", "truncation_side"),
@@ -131,6 +134,7 @@ class ChatPrompt(NamedTuple):
         given_kwargs: its `chat_template_kwargs`, as they came; `template_kwargs` have what vLLM
             makes of both.
         is_response: whether it is that of `POST /v1/responses`, which engines may render otherwise.
+        has_unasked: whether it says what some engine renders, and can be asked of none.
     """
 
     model: str
@@ -148,6 +152,7 @@ class ChatPrompt(NamedTuple):
     effort: object = None
     given_kwargs: Mapping[str, Any] | None = None
     is_response: bool = False
+    has_unasked: bool = False
 
 
 class TextPrompt(NamedTuple):
@@ -205,6 +210,7 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
         any(one.has_media for one in sizes),
         request.get("reasoning_effort"),
         request.get("chat_template_kwargs"),
+        has_unasked=any(request.get(name) is not None for name in _UNASKED),
     )
 
 

@@ -37,6 +37,8 @@ _ESCAPED: Final = "<>&'"
 
 NAMED_DEPTH: Final = 4  # of lists and objects, whose names are part of a shape: a tool's parameters
 
+_CONTRADICTED: Final = (False, float("inf"))
+
 Shape: TypeAlias = bytes
 
 
@@ -67,6 +69,7 @@ def _used(prompt: ChatPrompt | TextPrompt) -> set[str]:
         ("template", prompt.chat_template),
         ("no turn opened", not prompt.add_generation_prompt),
         ("continued", prompt.continue_final_message),
+        ("unasked", prompt.has_unasked),
     ):
         if is_used:
             found.add(name)
@@ -159,12 +162,17 @@ def _of_encoded(name: str, text: str) -> Iterator[str]:
     yield f"{name} {'as written' if is_same else 'written otherwise'}"
 
 
-def unseen(prompt: ChatPrompt | TextPrompt, kind: str) -> bool:
-    """Whether the prompt has what vLLM's `/tokenize` has no field for, so that its answer proves
-    nothing of how a chat is rendered: who may call which tool, and an effort.
+def unseen(prompt: ChatPrompt | TextPrompt, engine: Engine) -> bool:
+    """Whether the engine's `/tokenize` proves nothing of how the prompt is rendered: of chats where
+    its release renders them otherwise, or of one with what it has no field for: of vLLM's who may
+    call which tool, and an effort, which SGLang's takes otherwise among variables.
     """
-    if isinstance(prompt, TextPrompt) or kind == SGLANG:
+    if isinstance(prompt, TextPrompt):
         return False
+    if not engine.renders or prompt.has_unasked:
+        return True
+    if engine.kind == SGLANG:
+        return "reasoning_effort" in (prompt.given_kwargs or ())
     is_chosen = bool(prompt.tools) and prompt.tool_choice not in _PLAIN_CHOICES
     return is_chosen or prompt.effort is not None
 
@@ -198,6 +206,13 @@ class Proofs:
         """The engine can prove nothing of the shape, or computes other tokens."""
         self._keep((model, shape, engine), is_proven=False, left_s=REFUSED_S)
 
+    def contradict(self, model: str, shape: Shape) -> None:
+        """An engine has computed others than were proven: whatever proves it proves nothing, until
+        the process is another. Cost O(PROOFS_MAX).
+        """
+        for key in [one for one in self._found if one[:2] == (model, shape)]:
+            self._found[key] = _CONTRADICTED
+
     def lacking(
         self, model: str, shape: Shape, engines: Sequence[Engine]
     ) -> tuple[bool, list[Engine]]:
@@ -217,7 +232,8 @@ class Proofs:
         return is_lacking, left
 
     def _keep(self, key: tuple[str, Shape, Engine], *, is_proven: bool, left_s: float) -> None:
-        self._found[key] = is_proven, self._monotonic() + left_s
+        if self._found.get(key) != _CONTRADICTED:
+            self._found[key] = is_proven, self._monotonic() + left_s
         self._found.move_to_end(key)
         while len(self._found) > PROOFS_MAX:
             self._found.popitem(last=False)

@@ -184,12 +184,15 @@ class Tokenizer:
 
     def counted(self, prompt: Prompt, tokens: Tokens, prompt_tokens: int) -> None:
         """See `PromptTokenizer`."""
+        if tokens.source is TokenSource.GIVEN or tokens.length == prompt_tokens:
+            return  # as many are no proof: others may have them, too
+        assert not isinstance(prompt, TokenPrompt)
+        self._proofs.contradict(prompt.model, shape_of(prompt))
         model = self.models.get(prompt.model)
         if model is None or tokens.source is not TokenSource.LOCAL:
             return
-        assert not isinstance(prompt, TokenPrompt)
-        if tokens.length == prompt_tokens:
-            return  # it is no proof: others may have as many
+        if isinstance(prompt, ChatPrompt) and prompt.has_unasked:
+            return  # what is unasked of one request says nothing of others
         difference = Difference(
             form_of(prompt), "", tokens.length, prompt_tokens, -1, self._clock.unix()
         )
@@ -308,7 +311,7 @@ class Tokenizer:
             now = self._clock.unix()
             self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
         made = _Made(prompt, shape_of(prompt), content)
-        if not unseen(prompt, engine.kind):
+        if not unseen(prompt, engine):
             self._proofs.prove(prompt.model, made.shape, engine, tells_date=True)
         is_proven = self._are_proven(made, tenant_id)
         return Tokens(content, TokenSource.ENGINE, is_proven=is_proven)
@@ -335,7 +338,7 @@ class Tokenizer:
             self._asked_of_media -= 1
         # Others would have to read the media, too: they are not asked, and stay unproven.
         is_alone = len(every) == 1 and self._engines.are_all(prompt.model, tenant_id)
-        return made._replace(is_proven=is_alone and not unseen(prompt, engine.kind))
+        return made._replace(is_proven=is_alone and not unseen(prompt, engine))
 
     async def _rendered(self, engine: Engine, prompt: ChatPrompt) -> Tokens | None:
         """The tokens with what the engine calls the media among them; None where it does not say
@@ -452,7 +455,7 @@ class Tokenizer:
 
     async def _compare_with(self, engine: Engine, made: "_Made") -> None:
         prompt, shape, ours, model, text = made
-        is_proof = not unseen(prompt, engine.kind)
+        is_proof = not unseen(prompt, engine)
         try:
             answered = await self._ask(engine, question(prompt, engine.kind), COMPARED_WAIT_S)
         except NoTokensError as error:

@@ -85,7 +85,7 @@ _KINDS: Final = {
         sources=("/server_info", "/get_server_info"),
         read_sources=read_kv_events,
         since="SGLang says it in `/server_info`",
-        facts=(),
+        facts=("/model_info",),
         read_facts=sglang_facts,
     ),
 }
@@ -189,7 +189,7 @@ class EngineHttp:
         return sources
 
     async def bodies(self, registration: Registration) -> dict[str, bytes]:
-        """What it answers that says what it is, by path: three to six requests, one after the
+        """What it answers that says what it is, by path: two to six requests, one after the
         other.
 
         Raises:
@@ -197,15 +197,16 @@ class EngineHttp:
             NoEngineError: it answers, and has nothing that an engine of its kind has.
         """
         kind, url = _KINDS[registration.kind], registration.http_url
-        reply = await self._first(url, (_FILTERED, _METRICS) if kind.facts else kind.process)
-        if kind.facts and reply.status == 200 and CACHE_METRIC not in reply.body:
+        has_metrics = kind.process == (_METRICS,)
+        reply = await self._first(url, (_FILTERED, _METRICS) if has_metrics else kind.process)
+        if has_metrics and reply.status == 200 and CACHE_METRIC not in reply.body:
             reply = await self._get(url, _METRICS, with_body=True)
         found = {kind.process[0]: reply.body} if reply.status == 200 else {}
         for path in kind.facts:
             said = await self._get(url, path, with_body=True)
             if said.status == 200:
                 found[path] = said.body
-        if kind.facts and SLEEP_METRIC not in found.get(_METRICS, b""):
+        if has_metrics and SLEEP_METRIC not in found.get(_METRICS, b""):
             said = await self._get(url, _SLEEPING, with_body=True)
             if said.status == 200:
                 found[_SLEEPING] = said.body

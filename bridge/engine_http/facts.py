@@ -4,7 +4,9 @@
     vLLM    /version       /v1/models   `vllm:cache_config_info`        /kv_event_sources   `vllm:
                                                                         (from 0.31 on)      engine_
                                                                                             sleep_state`
-    SGLang  /server_info   likewise     likewise                        likewise
+    SGLang  /server_info   likewise     likewise                        likewise            (not said)
+
+Whether an SGLang reads images is said at `/model_info`.
 
 What cannot be read is not said: nothing is guessed. Older releases of vLLM have not the metric of
 sleeping, and say it at `/is_sleeping` where that is served.
@@ -64,10 +66,16 @@ class _Server(msgspec.Struct):
     kv_events: _KvEvents | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class _ModelInfo(msgspec.Struct):
+    has_image_understanding: bool | None = None
+    has_audio_understanding: bool | None = None
+
+
 _models: Final = msgspec.json.Decoder(_Models)
 _version: Final = msgspec.json.Decoder(_Version)
 _sleeping: Final = msgspec.json.Decoder(_Sleeping)
 _server: Final = msgspec.json.Decoder(_Server)
+_model_info: Final = msgspec.json.Decoder(_ModelInfo)
 
 
 def vllm_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
@@ -150,6 +158,9 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
         said["blocks"] = max(server.max_total_num_tokens or 0, 0) // server.page_size
     if server.disable_radix_cache is not None:
         said["caches"] = not server.disable_radix_cache
+    info = _read(_model_info, bodies.get("/model_info"))
+    if info is not None and info.has_image_understanding is not None:
+        said["reads_media"] = info.has_image_understanding or bool(info.has_audio_understanding)
     events = server.kv_events
     if events is not msgspec.UNSET:
         said["publishes"] = events is not None and events.publisher == "zmq"

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from reprise.registered_engines import LOOK_S, RegisteredEngines
 from schemas.clock import REAL_CLOCK, Clock
+from schemas.engine_facts import EngineFacts
 from schemas.errors import RepriseError
-from schemas.positions import PublisherState
-from schemas.registration import MOONCAKE, NO_EVENTS
+from schemas.positions import Confirmation, PublisherState
+from schemas.registration import ATOM, MOONCAKE, NO_EVENTS, SGLANG, VLLM, PublisherKind
 from tests.engine_http import engine_server
 from tests.fakes import FakeTable, registration
 from tokens.interface import Engine
@@ -43,9 +44,10 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
     assert engines.of_model("m", "") == ()  # nobody has looked again
     time.now += LOOK_S
     first, second = Engine(url, "vLLM"), Engine("http://10.0.0.8:8000", "vLLM")
+    first, second = first._replace(renders=False), second._replace(renders=False)
     assert engines.of_model("m", "") == engines.of_model("m", "default") == [first, second]
     assert engines.of_model("ad", "") == [second]
-    assert engines.of_model("m", "t") == [Engine("http://10.0.0.9:8000", "vLLM")]
+    assert engines.of_model("m", "t") == [Engine("http://10.0.0.9:8000", "vLLM", renders=False)]
     assert engines.of_model("n", "") == ()
     rank = registration("a", dp_rank=1, http_endpoint=url).publisher
     table.states[rank] = PublisherState(incarnation=3, sequence=0)
@@ -53,7 +55,35 @@ def test_engines_are_found_by_tenant_and_model_and_by_their_adapters(table: Fake
     lives = [one.life for one in engines.of_model("m", "")]
     assert lives == [first.life + 3, second.life], "a rank's process is another"
     assert engines.of_model("o", "") == [first], "the HTTP server of the engine itself"
-    assert engines.of_model("p", "") == [Engine("http://10.0.0.6:9000", "vLLM")]
+    assert engines.of_model("p", "") == [Engine("http://10.0.0.6:9000", "vLLM", renders=False)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "renders"),
+    [
+        (VLLM, EngineFacts(version="0.33.0"), True),
+        (VLLM, EngineFacts(version="0.18.0rc1"), True),
+        (VLLM, EngineFacts(version="0.17.1"), False),
+        (VLLM, EngineFacts(version="dev"), False),
+        (VLLM, EngineFacts(), False),
+        (VLLM, None, False),
+        (SGLANG, EngineFacts(reads_media=False), True),
+        (SGLANG, EngineFacts(), True),
+        (SGLANG, EngineFacts(reads_media=True), False),
+        (SGLANG, None, False),
+        (ATOM, None, True),
+    ],
+)
+def test_an_engine_says_whether_it_tokenizes_chats_as_it_renders_them(
+    table: FakeTable, kind: PublisherKind, facts: EngineFacts | None, renders: bool
+) -> None:
+    """vLLM's `--default-chat-template-kwargs` are not in its `/tokenize` before 0.18."""
+    one = replace(registration("a", http_endpoint="http://10.0.0.7:8000"), kind=kind)
+    table.add(one)
+    said = Confirmation("bridge", facts=facts)
+    table.states[one.publisher] = PublisherState(incarnation=1, sequence=0, confirmation=said)
+    [engine] = RegisteredEngines(table, Stopped().clock()).of_model("m", "")
+    assert engine.renders is renders
 
 
 def test_an_engine_that_cannot_be_asked_is_known_to_be_there(table: FakeTable) -> None:

@@ -619,6 +619,10 @@ def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
     for unseen in (
         read_chat({"model": "m", "messages": HI.messages, "reasoning_effort": "low"}),
         HI._replace(tools=tools, tool_choice="none"),
+        *(
+            read_chat({"model": "m", "messages": HI.messages, name: given})
+            for name, given in {"reasoning": {"effort": "low"}, "thinking": 1, "task": "t"}.items()
+        ),
     ):
         for has_files in (True, False):
             world = World(path, ENGINE, models=has_files)
@@ -643,6 +647,49 @@ def _called(arguments: str, name: str = "f") -> dict[str, Any]:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     asked, answer, result = _turns(*"uat")["messages"]
     return {"messages": [asked, answer | {"tool_calls": [call]}, result]}
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_a_count_that_differs_ends_what_tokenize_has_proven(path: Path, has_files: bool) -> None:
+    """Until the process is another: what the engine's own `/tokenize` makes is not what it runs."""
+    world = World(path, ENGINE, models=has_files)
+    _, proven = world.run(world.tokens(HI), world.tokens(HI))
+    assert proven.is_proven
+    world.tokenizer.counted(HI, proven, proven.length)
+    [same] = world.run(world.tokens(HI))
+    assert same.is_proven
+    world.tokenizer.counted(HI, same, same.length + 1)
+    assert not any(one.is_proven for one in world.run(*[world.tokens(HI)] * 3))
+    world.engines.engines[0] = ENGINE._replace(life=1)
+    *_, again = world.run(*[world.tokens(HI)] * 3)
+    assert again.is_proven
+
+
+def test_a_count_of_what_no_engine_can_be_asked_says_nothing_of_other_chats(path: Path) -> None:
+    world = World(path, ENGINE)
+    asked = read_chat({"model": "m", "messages": HI.messages, "reasoning": {"enabled": True}})
+    [made] = world.run(world.tokens(asked))
+    world.tokenizer.counted(asked, made, made.length + 1)
+    assert not world.condition
+    *_, plain = world.run(*[world.tokens(HI)] * 2)
+    assert (plain.source, plain.is_proven) == (TokenSource.LOCAL, True)
+
+
+def test_an_effort_among_variables_is_not_proven_by_sglang(path: Path) -> None:
+    """0.5.23 takes it out of them for chats, and not for `/tokenize`."""
+    given = {"chat_template_kwargs": {"reasoning_effort": "high"}}
+    chat = read_chat({"model": "m", "messages": HI.messages} | given)
+    for engine, is_proven in ((SGLANG_ENGINE, False), (ENGINE, True)):
+        world = World(path, engine)
+        assert world.run(*[world.tokens(chat)] * 3)[-1].is_proven is is_proven
+
+
+def test_chats_are_not_proven_where_tokenize_renders_them_otherwise(path: Path) -> None:
+    world = World(path, ENGINE._replace(renders=False))
+    chats = world.run(*[world.tokens(HI)] * 3)
+    assert not any(one.is_proven for one in chats)
+    *_, text = world.run(*[world.tokens(TEXT)] * 3)
+    assert text.is_proven
 
 
 SHAPES: tuple[dict[str, Any], ...] = (

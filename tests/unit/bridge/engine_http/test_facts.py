@@ -65,7 +65,7 @@ def test_what_is_not_said_is_not_known() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"no", b'{"data":7}', b"[" * 100_000, b"\xff"])
 def test_what_cannot_be_read_is_not_said(body: bytes) -> None:
-    paths = ("/metrics", "/version", "/v1/models", "/is_sleeping", "/server_info")
+    paths = ("/metrics", "/version", "/v1/models", "/is_sleeping", "/server_info", "/model_info")
     assert vllm_facts(dict.fromkeys(paths, body), 0) == EngineFacts()
     assert sglang_facts(dict.fromkeys(paths, body), 0) == EngineFacts()
 
@@ -128,3 +128,20 @@ def test_an_sglang_says_all_of_it_at_one_path() -> None:
     )
     off = json.dumps(info | {"kv_events": None}).encode()
     assert sglang_facts({"/server_info": off}, 0).publishes is False
+
+
+@pytest.mark.parametrize(
+    ("said", "reads_media"),
+    [
+        ({"has_image_understanding": False, "has_audio_understanding": False}, False),
+        ({"has_image_understanding": True, "has_audio_understanding": False}, True),
+        ({"has_image_understanding": False, "has_audio_understanding": True}, True),
+        ({"model_path": "m"}, None),
+        ([], None),
+    ],
+)
+def test_an_sglang_says_whether_its_model_reads_images(
+    said: object, reads_media: bool | None
+) -> None:
+    bodies = {"/server_info": b"{}", "/model_info": json.dumps(said).encode()}
+    assert sglang_facts(bodies, 0).reads_media is reads_media
