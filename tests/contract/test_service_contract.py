@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -79,12 +79,18 @@ def test_text_finds_what_its_tokens_find_and_an_engine_makes_them(
     with engine_server() as engine:
         engine.starts(1000.0, publisher)
         engine.replies["/tokenize"] = (200, json.dumps({"tokens": TOKENS}).encode())
+        engine.replies["/version"] = (200, b'{"version": "0.33.0"}')
         tenant.connect(publisher, http_endpoint=engine.url)
         publisher.publish([chain(1, TOKENS)])
         tenant.await_longest(TOKENS, 64)
         fields = {"model": "m", "block_size": 16, "tenant_id": tenant.tenant_id}
         by_tokens = tenant.api.post("/query", fields | {"token_ids": TOKENS})
         chat = {"messages": [{"role": "user", "content": "Hello"}]}
+
+        def made_by(text: Mapping[str, object]) -> str:
+            return tenant.api.exchange("/query", {**fields, **text})[2]["reprise-tokens"]
+
+        tenant.until(lambda: "unproven" not in made_by(chat), "the engine has said its version")
         for text, source in ((chat, "engine"), ({"prompt": TOKENS}, "given")):
             status, answer, headers = tenant.api.exchange("/query", fields | text)
             assert (status, answer) == by_tokens
