@@ -99,6 +99,7 @@ class EngineSays(msgspec.Struct, kw_only=True):
     publishes: Annotated[bool | None, Meta(description="Whether events are switched on.")]
     caches: Annotated[bool | None, Meta(description="Whether prefix caching is.")]
     is_asleep: bool | None
+    reads_media: bool | None
 
 
 class RankExamination(msgspec.Struct, kw_only=True):

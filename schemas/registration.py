@@ -84,7 +84,7 @@ class KindFacts(NamedTuple):
         keeps_blocks_back: it leaves out blocks that it cannot name, and not that some were stored.
         holds_once: it has one tree of blocks: what it stores once more while it holds it, it had
             dropped without an event.
-        hides_groups: it keeps back what its engine says of cache groups, or which they are.
+        hides_groups: it does not say what cache groups its engine has, or keeps that back.
         reloads_adapters: it may load an adapter again, and finds no block of it of before then,
             without an event.
         drops_unsaid: it may lose what it holds, or its events, and says nothing of that.
@@ -129,9 +129,14 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
         hides_connectors=True,
     ),
     TOKENSPEED: KindFacts(
-        pod_label="tokenspeed", announces_again=True, announces_chains_again=True
+        pod_label="tokenspeed",
+        announces_again=True,
+        announces_chains_again=True,
+        hides_groups=True,
     ),
-    ATOM: KindFacts(pod_label="atom", announces_chains_again=True, removes_once=True),
+    ATOM: KindFacts(
+        pod_label="atom", announces_chains_again=True, removes_once=True, hides_groups=True
+    ),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
     NO_EVENTS: KindFacts(pod_label="none"),
