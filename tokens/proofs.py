@@ -213,6 +213,12 @@ class Proofs:
         for key in [one for one in self._found if one[:2] == (model, shape)]:
             self._found[key] = _CONTRADICTED
 
+    def proven(self, model: str, shape: Shape, engines: Sequence[Engine]) -> list[Engine]:
+        """Those that have computed the same tokens."""
+        now = self._monotonic()
+        found = ((one, self._found.get((model, shape, one), (False, 0.0))) for one in engines)
+        return [one for one, (is_proven, until) in found if is_proven and now < until]
+
     def lacking(
         self, model: str, shape: Shape, engines: Sequence[Engine]
     ) -> tuple[bool, list[Engine]]:

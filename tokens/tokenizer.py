@@ -310,8 +310,9 @@ class Tokenizer:
         finally:
             now = self._clock.unix()
             self.questions.note(tenant_id, prompt.model, now, is_answered=is_answered)
-        made = _Made(prompt, shape_of(prompt), content)
-        if not unseen(prompt, engine):
+        made = _Made(prompt, shape_of(prompt), content, maker=engine)
+        is_first = not self._proofs.proven(prompt.model, made.shape, engines)
+        if is_first and not unseen(prompt, engine):
             self._proofs.prove(prompt.model, made.shape, engine, tells_date=True)
         is_proven = self._are_proven(made, tenant_id)
         return Tokens(content, TokenSource.ENGINE, is_proven=is_proven)
@@ -408,11 +409,16 @@ class Tokenizer:
 
     def _are_proven(self, made: "_Made", tenant_id: str, *, is_due: bool = False) -> bool:
         """Whether each engine is known to make such tokens; those that are not are asked, behind
-        the answer, and one of them where a comparison is due.
+        the answer, and one of them where a comparison is due. Where an engine that is not has made
+        these, one that is is asked for them.
         """
         name, shape = made.prompt.model, made.shape
         engines = self._engines.of_model(name, tenant_id)
         is_lacking, left = self._proofs.lacking(name, shape, engines)
+        if made.maker is not None:
+            proven = self._proofs.proven(name, shape, engines)
+            left = left if made.maker in proven else proven[:1]
+            left = [one for one in left if one != made.maker]
         now = self._clock.monotonic()
         if is_due and engines and not left:
             self._turn += 1
@@ -454,8 +460,8 @@ class Tokenizer:
             _logger.exception("Unexpected error while tokens were compared; going on")
 
     async def _compare_with(self, engine: Engine, made: "_Made") -> None:
-        prompt, shape, ours, model, text = made
-        is_proof = not unseen(prompt, engine)
+        prompt, shape, ours, model, text, maker = made
+        is_proof = not any(unseen(prompt, one) for one in filter(None, (engine, maker)))
         try:
             answered = await self._ask(engine, question(prompt, engine.kind), COMPARED_WAIT_S)
         except NoTokensError as error:
@@ -471,9 +477,11 @@ class Tokenizer:
             ours = await self._made_again(model, prompt, engine.kind, ours)
         if theirs == ours and is_proof:
             tells_date = model is None or model.tells_date
-            self._proofs.prove(prompt.model, shape, engine, tells_date=tells_date)
+            for one in filter(None, (engine, maker)):
+                self._proofs.prove(prompt.model, shape, one, tells_date=tells_date)
         else:
-            self._proofs.refuse(prompt.model, shape, engine)
+            for one in filter(None, (engine, maker)):
+                self._proofs.refuse(prompt.model, shape, one)
         if theirs == ours:
             self.compared["equal"] += 1
             if model is not None:
@@ -549,8 +557,8 @@ class Tokenizer:
 
 
 class _Made(NamedTuple):
-    """Tokens of a prompt, and the model and the text by which they were made here; of an engine's
-    there is neither.
+    """Tokens of a prompt, and the model and the text by which they were made here, or the engine
+    that was asked for them.
     """
 
     prompt: _Text
@@ -558,6 +566,7 @@ class _Made(NamedTuple):
     content: bytes
     model: LocalModel | None = None
     text: str = ""
+    maker: Engine | None = None
 
 
 def _no_tokenizer(model: LocalModel | None) -> NoTokensError:

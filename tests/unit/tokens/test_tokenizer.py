@@ -65,6 +65,7 @@ class FakeEngines:
         self.knows_all = True
         self.asked: list[dict[str, Any]] = []
         self.answer: Callable[[dict[str, Any]], EngineAnswer] = self._right
+        self.others: dict[str, Callable[[dict[str, Any]], EngineAnswer]] = {}
         self.rendered: list[dict[str, Any]] = []
         self.rendering: Callable[[dict[str, Any]], EngineAnswer] = no_rendering
         ticks = itertools.count()
@@ -87,7 +88,7 @@ class FakeEngines:
         assert path == "/tokenize"
         self.asked.append(asked)
         await asyncio.sleep(0)
-        return self.answer(asked)
+        return self.others.get(base_url, self.answer)(asked)
 
     def _right(self, asked: dict[str, Any]) -> EngineAnswer:
         prompt: ChatPrompt | TextPrompt
@@ -647,6 +648,23 @@ def _called(arguments: str, name: str = "f") -> dict[str, Any]:
     call = {"type": "function", "function": {"name": name, "arguments": arguments}}
     asked, answer, result = _turns(*"uat")["messages"]
     return {"messages": [asked, answer | {"tool_calls": [call]}, result]}
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+def test_engines_that_differ_from_each_other_prove_nothing(path: Path, has_files: bool) -> None:
+    """Whichever is asked: each makes the tokens of its own flags."""
+    other = Engine("http://other", "vLLM")
+    world = World(path, ENGINE, other, models=has_files)
+    world.engines.others[other.url] = wrong
+    for _ in range(3):
+        made = world.run(*[world.tokens(HI)] * 5)
+        assert not any(one.is_proven for one in made)
+        assert {one.length for one in made[1:]} >= {3}, "both are asked"
+        world.time.now += 601.0
+    del world.engines.others[other.url]
+    world.engines.engines[1] = other._replace(life=1)
+    *_, first, second = world.run(*[world.tokens(HI)] * 6)
+    assert (first.is_proven, second.is_proven) == (True, True)
 
 
 @pytest.mark.parametrize("has_files", [True, False])
