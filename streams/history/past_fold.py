@@ -341,6 +341,8 @@ class Past:
             covers = self._store.flush_before(bounds.run, position)
             if covers is not None and covers + 1 >= complete_from:
                 yield bounds, FlushPoint(bounds.run, covers)
+            elif bounds.since and not bounds.was_built_anew_at(position):
+                return  # the tables before it had what the log had lost when it was built
 
     def _runs(self) -> list[RunBounds]:
         return [one for one in self._store.runs(self.partition) if one.seed == self._seed]

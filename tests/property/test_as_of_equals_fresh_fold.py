@@ -182,6 +182,27 @@ def test_a_table_built_anew_is_what_positions_behind_it_are_of(
         assert state(fold) in live[position]
 
 
+@pytest.mark.parametrize("marked", range(1, 7))
+def test_a_table_that_was_lost_says_nothing_of_positions_behind_the_one_built_anew(
+    make_fold: Callable[[], Fold], marked: int
+) -> None:
+    """The log is retained behind the last flush that is marked of the one built anew."""
+    one = registration("a")
+    events = events_record(0, 2, [stored(2, [1], tokens_of(1))])
+    before: list[Item] = [registered_record(one), events, gap_record(3, 4), Step.FLUSH, Step.RETIRE]
+    lost: list[Item] = [registered_record(one), Step.FLUSH, Step.LOSE]
+    after: list[Item] = [gap_record(5, 6), Step.RETIRE, events_record(7, 7, []), Step.RETIRE]
+    live: dict[int, list[object]] = {}
+    with recorded([*before, *lost, *after], make_fold, marked, live) as service:
+        past, position = service.past(), Offset(int(service.log.end_offset) - 1)
+        try:
+            fold = past.fold_as_of(position, everything)
+        except PastError:
+            assert past.oldest(int(position)) == service.log.end_offset
+        else:
+            assert state(fold) in live[position]
+
+
 @settings(max_examples=60)
 @given(histories(HARSH), st.integers(1, 6), st.data())
 def test_what_is_left_after_retention(
