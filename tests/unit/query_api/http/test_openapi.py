@@ -1,19 +1,23 @@
 """The OpenAPI document is complete and says what the service does."""
 
+import asyncio
 import re
 from typing import Any
 
 import msgspec
 import pytest
+from starlette.types import ASGIApp, Message
 
 from bridge.wire import KINDS
 from doctor.document import DoctorDocument
 from query_api.gaps import GapsDocument
 from query_api.http import memory_models, models, openapi
 from query_api.http.errors import ErrorEnvelope
+from query_api.http.openapi import Documentation
 from query_api.http.requests.options import OPTION_NAMES, AnswerOptions, read_options
 from query_api.http.requests.queries import read_hash_query, read_query
 from query_api.http.requests.registrations import read_registration, read_unregistration
+from query_api.http.route_table import Routes
 from query_api.http.wire import Wire, encode
 from schemas.answer_states import AnswerState
 from schemas.memory_segments import SegmentKey, SegmentState
@@ -70,6 +74,24 @@ def references(node: object) -> list[str]:
     if isinstance(node, list):
         return [name for value in node for name in references(value)]
     return []
+
+
+def test_it_is_made_once_however_many_ask_at_once() -> None:
+    made: list[None] = []
+
+    class Counted(Documentation):
+        def _made(self) -> ASGIApp:
+            made.append(None)
+            return super()._made()
+
+    client = AsgiClient(Counted(Routes(), "1", {}))
+
+    async def ask() -> list[list[Message]]:
+        asked = (client._exchange("GET", "/openapi.json", [], {}, complete=True) for _ in range(5))
+        return await asyncio.gather(*asked)
+
+    assert {sent[0]["status"] for sent in asyncio.run(ask())} == {200}
+    assert len(made) == 1
 
 
 def test_every_route_is_listed(document: dict[str, Any]) -> None:
