@@ -461,7 +461,8 @@ class Tokenizer:
 
     async def _compare_with(self, engine: Engine, made: "_Made") -> None:
         prompt, shape, ours, model, text, maker = made
-        is_proof = not any(unseen(prompt, one) for one in filter(None, (engine, maker)))
+        compared = [engine] if maker is None else [engine, maker]
+        is_proof = not any(unseen(prompt, one) for one in compared)
         try:
             answered = await self._ask(engine, question(prompt, engine.kind), COMPARED_WAIT_S)
         except NoTokensError as error:
@@ -477,10 +478,10 @@ class Tokenizer:
             ours = await self._made_again(model, prompt, engine.kind, ours)
         if theirs == ours and is_proof:
             tells_date = model is None or model.tells_date
-            for one in filter(None, (engine, maker)):
+            for one in compared:
                 self._proofs.prove(prompt.model, shape, one, tells_date=tells_date)
         else:
-            for one in filter(None, (engine, maker)):
+            for one in compared:
                 self._proofs.refuse(prompt.model, shape, one)
         if theirs == ours:
             self.compared["equal"] += 1

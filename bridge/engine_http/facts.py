@@ -4,7 +4,7 @@
     vLLM    /version       /v1/models   `vllm:cache_config_info`        /kv_event_sources   `vllm:
                                                                         (from 0.31 on)      engine_
                                                                                             sleep_state`
-    SGLang  /server_info   likewise     likewise                        likewise  never
+    SGLang  /server_info   likewise     likewise                        likewise            never
 
 Whether an SGLang reads images is said at `/model_info`.
 
