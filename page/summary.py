@@ -19,6 +19,7 @@ from query_api.http.metrics import HttpMetrics
 from query_api.http.models import Alive, Services, TableDigest
 from query_api.ports import View, positions_text
 from routing.decisions.router import Router
+from routing.fold.fold import RoutingFold
 from routing.http.documents import routing_document
 from routing.http.views_documents import promises_document
 from routing.observed.promise_totals import GroupBy
@@ -171,7 +172,9 @@ def _as(document: object, kind: Any) -> Any:
 
 
 def _routing(router: Router) -> RoutingCounts:
-    def read(fold: Any) -> RoutingCounts:
+    """Of the fold alone: who looks each second is not to book what the kernel has decided."""
+
+    def read(fold: RoutingFold) -> RoutingCounts:
         noted = fold.observations.totals.noted
         return RoutingCounts(
             decisions=noted.decisions,
@@ -183,9 +186,7 @@ def _routing(router: Router) -> RoutingCounts:
             lost_workload=noted.workload,
             lost_routing=noted.routing,
             lost_index=noted.index,
-            under_way=0,
+            under_way=len(fold.bookings),
         )
 
-    counts = router.folded.read(read)
-    counts.under_way = router.live.counts()["under_way"]
-    return counts
+    return router.folded.read(read)

@@ -18,6 +18,7 @@ ROUTING_PIECE_BYTES: Final = 64 * KIB  # of a checkpoint, encoded at once: 0.2 m
 
 _ITEMS: Final = 256  # a sequence of more is long
 _FIRST_ITEMS: Final = 8  # of it in its first piece, before it is known how large they are
+_DEPTH: Final = 5  # of sequences in one another, in which a long one is looked for
 _FLAT_ITEMS: Final = 16_384  # longer sequences have no long ones in their items
 _encoder = msgspec.msgpack.Encoder()
 
@@ -34,10 +35,12 @@ def pieces_of(state: Any) -> Iterator[bytes]:
     if len(items) > _FLAT_ITEMS:
         yield from _flat(iter(items))
         return
+    # Of the items of a long sequence, which are many, only what they have themselves is looked at.
+    depth = _DEPTH if len(items) <= _ITEMS else 1
     some: list[Any] = []  # that are not long themselves
     for item in items:
         of_item = _items_of(item)
-        if of_item is not None and _is_long(of_item):
+        if of_item is not None and _is_long(of_item, depth):
             yield from _flat(iter(some))
             some = []
             yield from pieces_of(item)
@@ -91,11 +94,11 @@ def _items_of(value: Any) -> tuple[Any, ...] | list[Any] | None:
     return None
 
 
-def _is_long(items: tuple[Any, ...] | list[Any], depth: int = 4) -> bool:
+def _is_long(items: tuple[Any, ...] | list[Any], depth: int = _DEPTH) -> bool:
     """Whether it, or a sequence in it, has more than _ITEMS items."""
     if len(items) > _ITEMS:
         return True
-    if not depth:
-        return False
+    if depth == 1:
+        return any([isinstance(one, tuple | list) and len(one) > _ITEMS for one in items])
     nested = (_items_of(item) for item in items)
     return any(one is not None and _is_long(one, depth - 1) for one in nested)

@@ -225,8 +225,9 @@ class LiveLoad:
     Attributes:
         folded: of the log, as far as it was read.
         lock: held by each call; whoever holds it makes several as one.
-        still: the same, of who follows the log, or speaks of what is known: what the kernel has
-            decided meanwhile is not booked for that.
+        still: the same, of who follows the log, or speaks of what is known, or looks again and
+            again: what the kernel has decided meanwhile is not booked for that. Booked apart from
+            its window of the log, a decision is folded twice.
         when_rebased: called with another fold, once this goes on over it.
         forgotten: what those that decide by it had to give up for want of room, by what it is.
     """
@@ -717,14 +718,14 @@ class LiveLoad:
 
     def noted(self) -> int:
         """How many decisions have come to be known in this process."""
-        with self.lock:
+        with self.still:
             return self._recent.noted
 
     def recent_after(
         self, after: int, limit: int, admits: Callable[[str], bool]
     ) -> tuple[int, list[RecentDecision]]:
         """How many decisions are known by now, and those behind that place, the latest first."""
-        with self.lock:
+        with self.still:
             return self._recent.noted, self._recent.latest(limit, admits, after=after)
 
     def trace_of(self, run: int, number: int) -> str:
@@ -752,7 +753,7 @@ class LiveLoad:
 
     def failing(self, now: float) -> list[tuple[Target, FailureState]]:
         """Those that get single requests on trial alone, sorted."""
-        with self.lock:
+        with self.still:
             return [(target, copy(one)) for target, one in self._failures.failing(now)]
 
     def counts(self) -> dict[str, int]:

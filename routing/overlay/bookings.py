@@ -622,10 +622,16 @@ class OverlaidBookings:
 
     def queued_s(self, target: Target, now: float) -> float:
         """Seconds that the prompts take which are not computed yet, as `rest_of` has them. Cost
-        O(queued).
+        O(queued), of QUEUED_SUMMED_MAX at most.
         """
-        queued = [*self.queued(target)]
-        return rest_of(queued, len(queued), now)
+        return rest_of(self.queued(target), self._queued_count(target), now)
+
+    def _queued_count(self, target: Target) -> int:
+        base, here = self.base.places.get(target), self._places.get(target)
+        hidden = self._hidden_places.get(target)
+        count = 0 if base is None else len(base.queued)
+        count += 0 if here is None else len(here.queued)
+        return count - (0 if hidden is None else len(hidden.queued))
 
     def queued_at(self, target: Target, time: float) -> tuple[int, int]:
         """How many of those that are not computed yet were there at that time, too, and had been
