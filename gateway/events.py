@@ -11,6 +11,7 @@ Source: OpenAI's API; vLLM 0.32 (`entrypoints/openai/responses`).
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 from gateway.usage import Usage, read_usage
@@ -18,7 +19,8 @@ from schemas.limits import KIB
 
 GATEWAY_EVENT_BYTES_MAX: Final = 256 * KIB  # an event that is larger is passed on as it comes
 
-_ENDS: Final = (b"\n\n", b"\r\n\r\n")
+_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\n\n", b"\n\r\n", b"\r\r")
+_END: Final = re.compile(b"|".join(sorted(_ENDS, key=len, reverse=True)))
 _USAGE: Final = b'"usage"'
 _DONE: Final = b"[DONE]"
 _LAST_BYTES: Final = len(_DONE) + max(map(len, _ENDS))
@@ -119,10 +121,12 @@ def _end_of(data: bytes) -> int:
     return max((at + len(end) for end in _ENDS if (at := data.rfind(end)) >= 0), default=0)
 
 
-def _split(events: bytes) -> list[bytes]:
-    """Each with its end."""
-    end = _ENDS[0] if _ENDS[0] in events else _ENDS[1]
-    return [one + end for one in events.removesuffix(end).split(end)]
+def _split(events: bytes) -> Iterator[bytes]:
+    """Each with its end: a line of any kind that is empty."""
+    start = 0
+    for end in _END.finditer(events):
+        yield events[start : end.end()]
+        start = end.end()
 
 
 def _data_of(event: bytes) -> bytes:

@@ -175,9 +175,8 @@ def read_request(
         text = f"Expected model to be a name of at most {NAME_BYTES_MAX} bytes, got another value"
         raise GatewayError(400, "invalid_model", text, param="model")
     is_stream = fields.get("stream") is True
-    leaves_out = (
-        asks_usage and is_stream and path in (CHAT, COMPLETIONS) and "stream_options" not in fields
-    )
+    is_silent = is_stream and path in (CHAT, COMPLETIONS) and "stream_options" not in fields
+    leaves_out = asks_usage and is_silent and _is_utf8(body)
     if leaves_out:
         body = with_fields(body, _INCLUDE_USAGE)
     user, salt = fields.get("user"), fields.get("cache_salt")
@@ -223,6 +222,11 @@ def _decoded(body: bytes) -> Any:
         return _small.decode(body)
     except msgspec.DecodeError:
         return json.loads(body)  # half a surrogate pair, as engines take it
+
+
+def _is_utf8(body: bytes) -> bool:
+    """Whether a JSON object is of UTF-8 and has no mark: engines read UTF-16 and 32, too."""
+    return _OPENING.match(body) is not None and b"\0" not in body[:4]
 
 
 def _tests_cache(fields: Mapping[str, Any]) -> bool:

@@ -37,6 +37,7 @@ class _Document(msgspec.Struct):
     response: _Response | None = None
     id: Any = None
     object: Any = None
+    error: Any = None
 
 
 class Usage(NamedTuple):
@@ -56,7 +57,7 @@ class UsageDocument(NamedTuple):
     """What one document says.
 
     Attributes:
-        is_alone: whether it says nothing else: no choice has a part in it.
+        is_alone: whether it says nothing else: no choice has a part in it, and nothing failed.
     """
 
     usage: Usage
@@ -84,4 +85,5 @@ def read_usage(document: bytes) -> UsageDocument | None:
     if cached is not None and prompt is not None:
         cached = min(cached, prompt)
     name = response if isinstance(response, str) else ""
-    return UsageDocument(Usage(prompt, cached, output, name), found.choices == [])
+    is_alone = found.choices == [] and found.error is None
+    return UsageDocument(Usage(prompt, cached, output, name), is_alone)

@@ -41,6 +41,20 @@ def test_events_with_other_ends_of_lines_are_read() -> None:
     assert passed([LINES]) == (b"", Usage(9, None, None))
 
 
+@pytest.mark.parametrize("end", [b"\r\n\r\n", b"\r\r", b"\r\n\n", b"\n\r\n"])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_streams_may_mix_ends_of_lines(end: bytes, size: int) -> None:
+    word, said = (one.removesuffix(b"\n\n") + end for one in (WORD, SAID))
+    whole = word + said + word + DONE
+    pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+    assert passed(pieces) == (word + word + DONE, USAGE)
+
+
+def test_usage_beside_an_error_is_passed_on() -> None:
+    failed = b'data: {"error":{"message":"lost"},"choices":[],"usage":{"prompt_tokens":9}}\n\n'
+    assert passed([WORD, failed, DONE])[0] == WORD + failed + DONE
+
+
 def test_whole_event_is_not_kept_back() -> None:
     stream = EventStream(leaves_out=True)
     assert stream.feed(WORD + b"data: {") == WORD

@@ -97,6 +97,13 @@ def test_usage_is_asked_for_in_streams_that_do_not_say() -> None:
     assert not read({"stream": True}, path="/v1/responses").leaves_out
 
 
+@pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32-be"])
+def test_bodies_of_other_codings_stay_as_they_came(coding: str) -> None:
+    body = json.dumps({"model": "m", "stream": True}).encode(coding)
+    found = read(body)
+    assert (found.body, found.model, found.leaves_out) == (body, "m", False)
+
+
 @pytest.mark.parametrize(
     ("headers", "session"),
     [
