@@ -190,6 +190,7 @@ class Connection(HttpToolsProtocol):
         self._owner = owner
         self._in_message = False  # between its first byte and its last
         self._in_head = False
+        self._trailers = 0  # of the message under way
         self._unframed_bytes = 0  # received since the last piece of a body or the end of a head
         self._ended = False  # what still comes is not looked at
         self._discarded_bytes = 0
@@ -365,7 +366,15 @@ class Connection(HttpToolsProtocol):
             raise _EndedError("pipelined")
         super().on_message_begin()
         self._in_message = self._in_head = True
+        self._trailers = 0
         self.since = self.loop.time()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A trailer is no header, and passed over (RFC 9110, 6.5.1)."""
+        if self._in_head:
+            super().on_header(name, value)
+        else:
+            self._trailers += 1
 
     def on_headers_complete(self) -> None:
         """The bytes are counted one by one only where so many came."""
@@ -395,10 +404,10 @@ class Connection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Trailers have been added to the headers."""
+        """Trailers are bounded as headers are, and with them."""
         if self._in_head:
             return  # it is not complete, but asks for another protocol; see `_parse`
-        if len(self.headers) > HTTP_HEAD_FIELDS_MAX:
+        if len(self.headers) + self._trailers > HTTP_HEAD_FIELDS_MAX:
             raise _EndedError("too_many_fields", TOO_MANY_FIELDS)
         self._in_message = False
         self._unframed_bytes = 0

@@ -106,6 +106,7 @@ class Server:
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.bodies: list[bytes | None] = []  # None: the client left
+        self.came: list[list[tuple[bytes, bytes]]] = []  # headers of each request, at its end
         self.headers = [(b"content-length", b"2")]
         self.answer = [b"{}"]
 
@@ -120,6 +121,7 @@ class Server:
             body += message["body"]
             more = message["more_body"]
         self.bodies.append(body)
+        self.came.append(list(scope["headers"]))
         await self.may_answer.wait()
         await send({"type": "http.response.start", "status": 200, "headers": self.headers})
         for piece in self.answer:
@@ -339,6 +341,17 @@ def test_trailers_are_bounded_as_a_head_is(trailers: bytes, reason: str) -> None
         assert transport.statuses == [431]
         assert server.count(reason) == 1
         assert server.bodies == [None]
+
+    run(case)
+
+
+def test_trailers_are_no_headers() -> None:
+    async def case(server: Server) -> None:
+        connection, transport = server.connect()
+        connection.data_received(CHUNKED + b"3\r\nabc\r\n0\r\nX-Session-ID: forged\r\n\r\n")
+        await turns()
+        assert (transport.statuses, server.bodies) == ([200], [b"abc"])
+        assert server.came == [[(b"transfer-encoding", b"chunked")]]
 
     run(case)
 
