@@ -23,7 +23,12 @@ from bridge.engine_http.answers import SglangPublisher, SglangSockets, kv_event_
 from bridge.engine_http.exposition import read_series
 from schemas.engine_facts import EngineFacts
 from schemas.identities import BlockSize, Text
-from schemas.limits import ENGINE_MODELS_MAX, ENGINE_RANKS_MAX, NAME_BYTES_MAX
+from schemas.limits import (
+    BLOCK_SIZE_MAX,
+    ENGINE_MODELS_MAX,
+    ENGINE_RANKS_MAX,
+    NAME_BYTES_MAX,
+)
 
 CACHE_METRIC: Final = b"vllm:cache_config_info"
 SLEEP_METRIC: Final = b"vllm:engine_sleep_state"
@@ -55,6 +60,7 @@ class _KvEvents(SglangSockets, kw_only=True):
     replay_endpoint_port_base: int | None = None
     dp_size: Annotated[int, Meta(ge=1)] = 1
     publishers: list[SglangPublisher] | None = None
+    block_size: int = 0
 
 
 class _Server(msgspec.Struct):
@@ -117,7 +123,9 @@ def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
             if labels.get("sleep_state") == "awake":
                 said["is_asleep"] = series.value == 0
             continue
-        said["block_size"] = _number(labels.get("block_size", ""))
+        # With decode context parallelism, and of hybrid models, events are of this size.
+        events_size = _number(labels.get("effective_attention_block_size", ""))
+        said["block_size"] = events_size or _number(labels.get("block_size", ""))
         said["blocks"] = _number(labels.get("num_gpu_blocks", ""))
         caching = labels.get("enable_prefix_caching", "").lower()
         if caching in ("true", "false"):
@@ -153,15 +161,18 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
     said: dict[str, Any] = {"version": server.version}
     if server.served_model_name:
         said["models"] = (server.served_model_name,)
-    if server.page_size:
-        said["block_size"] = server.page_size
-        said["blocks"] = max(server.max_total_num_tokens or 0, 0) // server.page_size
+    events = server.kv_events
+    size = server.page_size
+    if isinstance(events, _KvEvents) and 0 < events.block_size <= BLOCK_SIZE_MAX:
+        size = events.block_size  # larger with decode context parallelism
+    if size:
+        said["block_size"] = size
+        said["blocks"] = max(server.max_total_num_tokens or 0, 0) // size
     if server.disable_radix_cache is not None:
         said["caches"] = not server.disable_radix_cache
     info = _read(_model_info, bodies.get("/model_info"))
     if info is not None and info.has_image_understanding is not None:
         said["reads_media"] = info.has_image_understanding or bool(info.has_audio_understanding)
-    events = server.kv_events
     if events is not msgspec.UNSET:
         said["publishes"] = events is not None and events.publisher == "zmq"
     if isinstance(events, _KvEvents) and events.publisher == "zmq":

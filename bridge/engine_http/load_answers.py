@@ -85,7 +85,7 @@ class _Metrics(NamedTuple):
     rank_label: str
     fields: Mapping[bytes, str]
     info: bytes = b""
-    info_labels: tuple[str, str] = ("", "")
+    info_labels: tuple[tuple[str, ...], str] = ((), "")
 
     @property
     def names(self) -> tuple[bytes, ...]:
@@ -102,7 +102,7 @@ _VLLM: Final = _Metrics(
         b"vllm:gpu_cache_usage_perc": "older_usage",
     },
     b"vllm:cache_config_info",
-    ("block_size", "num_gpu_blocks"),
+    (("effective_attention_block_size", "block_size"), "num_gpu_blocks"),
 )
 _SGLANG: Final = _Metrics(
     "dp_rank",
@@ -113,7 +113,7 @@ _SGLANG: Final = _Metrics(
         b"sglang:max_total_num_tokens": "capacity",
     },
     b"sglang:cache_config_info",
-    ("page_size", "num_pages"),
+    (("page_size",), "num_pages"),
 )
 _TRTLLM: Final = _Metrics(
     "",
@@ -150,7 +150,9 @@ def _numbers(
 ) -> Sequence[tuple[str, float]]:
     if series.name != metrics.info:
         return ((metrics.fields[series.name], series.value),)
-    block_tokens, blocks = (series.labels.get(name, "") for name in metrics.info_labels)
+    sizes, count = metrics.info_labels
+    said = [series.labels.get(name, "") for name in sizes]
+    block_tokens, blocks = next(filter(_is_number, said), said[-1]), series.labels.get(count, "")
     if not (_is_number(block_tokens) and _is_number(blocks)):
         if blocks != "None":  # as vLLM says it before it knows
             dropped["bad_number"] += 1

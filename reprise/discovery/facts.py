@@ -1,18 +1,16 @@
 """What an engine is asked where its pod's annotations do not say it: model and block size."""
 
 import json
-import re
 from typing import Any, Final, NamedTuple
 
 from bridge.engine_http.client import NoAnswerError, ask
+from bridge.engine_http.facts import sglang_facts, vllm_facts
 from reprise.discovery.engines import Engine, UnusableError
 from schemas.errors import EndpointError
 from schemas.limits import MIB
 
 ENGINE_ANSWER_BYTES_MAX: Final = 4 * MIB  # of an engine that is asked for its model or block size
 ENGINE_ASK_S: Final = 5.0  # and how long it may take
-
-_BLOCK_SIZE: Final = re.compile(rb'^vllm:cache_config_info\{[^}\n]*\bblock_size="(\d{1,6})"', re.M)
 
 
 class PodFacts(NamedTuple):
@@ -36,10 +34,10 @@ async def ask_facts(engine: Engine) -> PodFacts:
         if not model:
             raise UnusableError(_missing("model", url, "/v1/models"))
     if "block-size" not in facts:
-        found = _BLOCK_SIZE.search(await _get(url, "/metrics"))
-        block_size = int(found[1]) if found else 0
+        block_size = vllm_facts({"/metrics": await _get(url, "/metrics")}, 0).block_size
         if not block_size:
-            block_size = _page_size(await _get(url, "/server_info"))
+            path = "/server_info"
+            block_size = sglang_facts({path: await _get(url, path)}, 0).block_size
         if not block_size:
             raise UnusableError(_missing("block-size", url, "/metrics or /server_info"))
     return PodFacts("" if "model" in facts else model, block_size)
@@ -72,13 +70,6 @@ def _model(body: bytes) -> str:
     first = listed[0] if isinstance(listed, list) and listed else None
     name = first.get("id") if isinstance(first, dict) else None
     return name if isinstance(name, str) else ""
-
-
-def _page_size(body: bytes) -> int:
-    """Source: SGLang 0.5, `GET /server_info`."""
-    document = _document(body)
-    size = document.get("page_size") if isinstance(document, dict) else None
-    return size if isinstance(size, int) and not isinstance(size, bool) and size > 0 else 0
 
 
 def _missing(name: str, url: str, path: str) -> str:

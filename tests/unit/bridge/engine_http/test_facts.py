@@ -58,6 +58,17 @@ def test_a_vllm_says_it_rank_by_rank() -> None:
     assert second.endpoint == "tcp://*:5558"
 
 
+def test_blocks_are_as_large_as_those_of_events() -> None:
+    larger = VLLM_METRICS.replace(b"{block", b'{effective_attention_block_size="32",block')
+    assert vllm_facts(vllm(__metrics=larger), 0).block_size == 32
+    unknown = VLLM_METRICS.replace(b"{block", b'{effective_attention_block_size="None",block')
+    assert vllm_facts(vllm(__metrics=unknown), 0).block_size == 16
+    events = {"publisher": "zmq", "endpoint_port_base": 5557, "block_size": 32}
+    server = {"page_size": 16, "max_total_num_tokens": 640, "kv_events": events}
+    said = sglang_facts({"/server_info": json.dumps(server).encode()}, 0)
+    assert (said.block_size, said.blocks) == (32, 20)
+
+
 def test_what_is_not_said_is_not_known() -> None:
     assert vllm_facts({}, 0) == EngineFacts()
     assert sglang_facts({}, 0) == EngineFacts()

@@ -126,6 +126,13 @@ def test_what_makes_no_sense_is_counted(series: bytes, load: Ranks, reason: str)
     assert metrics("vLLM", series + b"\n") == Loads(load, Counter({reason: 1}))
 
 
+def test_a_capacity_is_of_blocks_as_large_as_those_of_events() -> None:
+    sizes = b'block_size="16",effective_attention_block_size="32"'
+    text = b"vllm:cache_config_info{" + sizes + b',num_gpu_blocks="7"} 1\n'
+    found = metrics("vLLM", text + b"vllm:num_requests_running 1\n").by_rank[None]
+    assert found.kv_capacity_tokens == 224
+
+
 def test_a_capacity_alone_is_no_load() -> None:
     text = b'vllm:cache_config_info{block_size="16",engine="0",num_gpu_blocks="7"} 1\n'
     assert metrics("vLLM", text) == Loads({}, Counter())
