@@ -83,8 +83,8 @@ def _vllm_message(one: Mapping[str, Any], *, parts: bool) -> Message:
     message: Message = {"role": role}
     if parts and role != "tool":
         message["content"] = [_part(part, text) for part, text in texts]
-    else:
-        message["content"] = "\n".join(text for _, text in texts)
+    else:  # of a template that takes text alone, empty parts leave no line
+        message["content"] = "\n".join(text for _, text in texts if parts or text)
     if role == "assistant":
         if one.get("tool_calls"):
             message["tool_calls"] = [_call(call) for call in one["tool_calls"]]

@@ -19,7 +19,7 @@ import msgspec
 
 from schemas.registration import SGLANG
 from tokens.interface import Engine
-from tokens.prompt import ChatPrompt, TextPrompt
+from tokens.prompt import TEXT_PARTS, ChatPrompt, TextPrompt
 
 PROOFS_MAX: Final = 16_384  # that are kept, of shapes and engines; the one longest unused goes
 REFUSED_S: Final = 600.0  # in which an engine is not asked again that gave no proof
@@ -97,7 +97,8 @@ def _of_message(message: Mapping[str, Any]) -> set[str]:
         kinds = {one.get("type") for one in content if isinstance(one, Mapping)} - {"text"}
         found.update(f"part {kind}" for kind in kinds)
         for one in content:
-            text = one.get("text") if isinstance(one, Mapping) else one
+            field = TEXT_PARTS.get(one.get("type"), "text") if isinstance(one, Mapping) else ""
+            text = one.get(field) if isinstance(one, Mapping) else one
             if isinstance(text, str):
                 found.update(_of_text(role, text))
     return found

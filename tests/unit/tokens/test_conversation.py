@@ -58,6 +58,12 @@ def user(content: object, **more: object) -> dict[str, Any]:
         ),
         (user([{"type": "refusal", "refusal": "no"}]), "no", [{"type": "text", "text": "no"}]),
         (user([{"type": "text", "text": None}]), "", []),
+        (
+            user(["", {"type": "text", "text": "a"}, {"type": "refusal", "refusal": ""}]),
+            "a",
+            [{"type": "text", "text": one} for one in ("", "a", "")],
+        ),
+        ({"role": "tool", "content": ["a", ""]}, "a", "a\n"),
         ({"role": "user"}, "", []),
         ({"role": "tool", "content": [{"type": "text", "text": "a"}]}, "a", "a"),
     ],
