@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
+from bridge.grpc.lmcache import LmcacheCalls
 from bridge.grpc.openengine import OpenEngineEvents
 from bridge.grpc.smg import SmgEvents
 from bridge.grpc.streamed import StreamedMessage, StreamPing
 from schemas.registration import (
+    LMCACHE_TOPIC,
     SGLANG,
     TENSORRT_LLM,
     TOKENSPEED,
@@ -122,7 +124,10 @@ SOURCES_PATHS: Final = tuple(f"/openengine.v1.{one}/GetKvEventSources" for one i
 """Where a server says at which ZMQ address its engine publishes, which streams nothing itself."""
 
 METHODS: Final[Mapping[PublisherKind, tuple[StreamMethod, ...]]] = {
-    kind: (StreamMethod(path, partial(BatchCalls, SmgEvents())), *_OPEN_ENGINE)
-    for kind, path in _SMG.items()
+    **{
+        kind: (StreamMethod(path, partial(BatchCalls, SmgEvents())), *_OPEN_ENGINE)
+        for kind, path in _SMG.items()
+    },
+    LMCACHE_TOPIC: (StreamMethod("/lmcache.mp.KVEventService/SubscribeKvEvents", LmcacheCalls),),
 }
 """By kind: the first one that the server has."""

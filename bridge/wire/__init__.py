@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire import atom, dynamo, mooncake, sglang, tokenspeed, trtllm, vllm
+from bridge.wire import atom, dynamo, lmcache, mooncake, sglang, tokenspeed, trtllm, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.stream_marks import read_topic
@@ -73,6 +73,7 @@ SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
         dynamo.KIND: dynamo.open_source,
         tokenspeed.KIND: tokenspeed.open_source,
         atom.KIND: atom.open_source,
+        lmcache.KIND: lmcache.open_source,
     }
 )
 """The decoder of each kind, in the order in which errors name the kinds."""
