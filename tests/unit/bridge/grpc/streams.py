@@ -72,7 +72,8 @@ class StreamServer:
             calls["GetKvEventSources"] = grpc.unary_unary_rpc_method_handler(
                 lambda request, context: sources
             )
-        ping = {"Ping": grpc.unary_unary_rpc_method_handler(self._ping)}
+        ping: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        ping["Ping"] = grpc.unary_unary_rpc_method_handler(self._ping)
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler(service, calls),
