@@ -48,7 +48,6 @@ _SHAPE: Final[Shape] = {5: {5: {}}}
 """Records; their hashes."""
 
 _PING: Final = "/lmcache.mp.ManagementService/Ping"
-_KIND_CHARS_MAX: Final = 80  # of a kind that is not known: what is behind says nothing more
 _LATER_BYTES: Final = bytes(range(128, 256))
 """Of a varint all but its last byte."""
 
@@ -176,7 +175,7 @@ def _page_of(message: bytes) -> pb.KVEventBatch | None:
 def _wire_map(event: pb.KVEventRecord) -> WireMap:
     return without_nothing(
         {
-            "kind": event.kind[:_KIND_CHARS_MAX],
+            "kind": event.kind,
             "medium": event.medium,
             "block_hashes": list(event.block_hashes),
             "block_size": len(event.token_ids.translate(None, _LATER_BYTES)) or None,
