@@ -164,8 +164,8 @@ lmcache: .make/lmcache ## install LMCache's own code, which its tests run where 
 	@rm -rf .make/lmcache .make/lmcache.new
 	@"$(PYTHON)" -m venv .make/lmcache.new
 	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check \
-	  blake3 cachetools cryptography fastapi httpx msgspec numpy opentelemetry-api prometheus_client pyyaml pyzmq requests \
-	  sortedcontainers uvicorn
+	  blake3 cachetools cryptography fastapi grpcio httpx msgspec numpy opentelemetry-api prometheus_client protobuf pyyaml pyzmq \
+	  requests sortedcontainers uvicorn
 	@.make/lmcache.new/bin/pip install --quiet --disable-pip-version-check --no-deps "$(LMCACHE)"
 	@mv .make/lmcache.new .make/lmcache
 

@@ -25,6 +25,7 @@ from schemas.answer_states import Activity, Doubt
 from schemas.engine_facts import EngineFacts
 from schemas.identities import UNSURE
 from schemas.limits import REPEATS_DOUBTED, UNREACHED_S
+from schemas.registration import LMCACHE_TOPIC
 
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 
@@ -478,8 +479,10 @@ def _unreached(patient: Patient, now: float) -> Iterator[Diagnosis]:
         again = register_again(patient, "an `endpoint` that its bridge's host can look up")
         if trouble and never[0].registration.has_stream:
             named_wrong = f"its server says, or the system: {trouble}"
+            is_lmcache = never[0].registration.kind == LMCACHE_TOPIC
+            server = "the server, and the engine with --kv-events-config"
             again = (
-                "start the server, and the engine with --kv-events-config; or"
+                f"start {'LMCache with --transport grpc' if is_lmcache else server}; or"
                 f" {register_again(patient, 'the `endpoint` of what streams its events')}"
             )
         start = f"{switch_on(never[0])}; or register the address that this host reaches it at"

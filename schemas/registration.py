@@ -56,7 +56,9 @@ LMCACHE: Final = PublisherKind("LMCache")
 """A worker of LMCache, which connects to the bridge as to LMCache's own controller."""
 
 LMCACHE_TOPIC: Final = PublisherKind("LMCache-MP")
-"""A server of LMCache's multi-process mode, which writes a Kafka topic of its own."""
+"""A server of LMCache's multi-process mode: it writes a Kafka topic of its own, or tells its
+coordinator; or it is registered, and streams by gRPC.
+"""
 
 NO_EVENTS: Final = PublisherKind("none")
 """An engine that publishes no events: nothing is followed, and it has no part in the table or in
@@ -69,7 +71,8 @@ class KindFacts(NamedTuple):
 
     Attributes:
         is_self_registered: no client registers it: its bridge writes into the log that it is there,
-            once it has heard of it, and the registry knows nothing of it.
+            once it has heard of it, and the registry knows nothing of it. One that streams by gRPC
+            is registered as others are.
         is_pool: it publishes what a pool holds that every instance of the scope reads.
         has_many_ranks: the events of several ranks may come in one stream.
         pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
@@ -146,7 +149,7 @@ in `bridge.wire.SOURCES`, and what of this is not so needs no entry here. How th
 kind is asked is in `bridge/engine_http/`.
 """
 
-STREAMED_KINDS: Final = (VLLM, TENSORRT_LLM, SGLANG, TOKENSPEED)
+STREAMED_KINDS: Final = (VLLM, TENSORRT_LLM, SGLANG, TOKENSPEED, LMCACHE_TOPIC)
 """Those whose servers stream their events by gRPC, too: `bridge/grpc/methods.py`."""
 
 _OTHER_KIND: Final = KindFacts()
@@ -352,7 +355,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def is_self_registered(self) -> bool:
         """Whether no client registers it, and the registry knows nothing of it."""
-        return facts_of(self.kind).is_self_registered
+        return facts_of(self.kind).is_self_registered and not self.has_stream
 
     @property
     def has_other_ranks(self) -> bool:
@@ -631,7 +634,7 @@ def _has_other_block_size(other: Registration, registration: Registration) -> bo
     """
     if other.block_size == registration.block_size or other.is_pool or registration.is_pool:
         return False
-    if other.is_self_registered or registration.is_self_registered:
+    if any(facts_of(one.kind).is_self_registered for one in (other, registration)):
         return False
     if not (other.has_events and registration.has_events):
         return False
@@ -642,9 +645,12 @@ def _has_other_block_size(other: Registration, registration: Registration) -> bo
 def _is_taken_by(other: Registration, registration: Registration) -> bool:
     """Whether the endpoint is another's. A pool serves all models, each of which is registered;
     behind one base URL each rank has a socket of its own, behind a gRPC server a stream, and a
-    stream may have several ranks.
+    stream may have several ranks. A server of LMCache has a stream for each model.
     """
     if not registration.has_events or other.endpoint != registration.endpoint:
+        return False
+    is_other_model = other.model_name != registration.model_name
+    if other.kind == registration.kind == LMCACHE_TOPIC and is_other_model:
         return False
     if other.is_pool and registration.is_pool:
         return False

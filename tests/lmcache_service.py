@@ -1,15 +1,65 @@
-"""Both forms of the service where they know of LMCache's chunks, as processes."""
+"""Both forms of the service where they know of LMCache's chunks, and LMCache's own code, as
+processes.
+"""
 
-from collections.abc import Callable, Sequence
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Self
 
 from brokers.broker_settings import KafkaSettings
+from devtools import lmcache
 from tests.contract.deployments import SESSION, WAIT_S, Deployment, Distributed, Embedded
 from tests.processes import until
 from tests.roles import Role
 
 CHUNK: Final = 4
+
+
+class LmcacheProcess:
+    """A program of `devtools/lmcache/` that takes commands, as a process.
+
+    Args:
+        name: of it; its log is called so.
+    """
+
+    def __init__(
+        self, program: Path, options: Mapping[str, object], name: str, directory: Path
+    ) -> None:
+        self.name = name
+        self.log = directory / f"{name}.log"
+        with self.log.open("a") as log:
+            self._process = subprocess.Popen(
+                [lmcache.interpreter(), str(program), json.dumps(options)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def ask(self, do: str, **fields: object) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do} | fields) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, f"it has ended:\n{self.log.read_text()[-3000:]}"
+        return json.loads(line)
+
+    def hashes(self, tokens: list[int]) -> list[int]:
+        """Of its chunks of these tokens, as answers have them: the last 8 bytes of each name."""
+        return [int(one[-16:], 16) for one in self.ask("names", tokens=tokens)]
 
 
 class LmcacheService:

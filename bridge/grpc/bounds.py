@@ -14,6 +14,7 @@ STREAM_CONNECT_MS: Final = 5_000  # for the connection
 STREAM_PLACE_S: Final = 2.0  # until it is known where the log ends; then all is asked for
 STREAM_ASK_S: Final = 1.0  # between two questions whether a server is there
 STREAM_DEAD_S: Final = 30.0  # a server that has not answered one of them for so long: it is gone
+STREAM_PING_S: Final = 15.0  # between two pings of a call whose server wants them
 STREAM_LOOK_S: Final = 0.25  # how often it is looked whose question is due
 STREAM_CAUGHT_UP_S: Final = 0.5  # without a batch: a stream has come to what is published now
 STREAM_LATE_S: Final = 2.0  # or a batch that is no older, by our clock

@@ -20,8 +20,8 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from enum import Enum
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final, NamedTuple, Protocol
 
 import grpc
 
@@ -33,6 +33,7 @@ from bridge.grpc.bounds import (
     STREAM_CONNECT_MS,
     STREAM_DEAD_S,
     STREAM_LATE_S,
+    STREAM_PING_S,
     STREAM_PLACE_S,
     STREAM_REFUSED_S,
     STREAM_RETRY_MAX_S,
@@ -41,12 +42,12 @@ from bridge.grpc.bounds import (
 )
 from bridge.grpc.methods import METHODS, SOURCES_PATHS
 from bridge.grpc.openengine import zmq_sources
-from bridge.grpc.streamed import StreamedMessage
+from bridge.grpc.streamed import StreamedMessage, StreamEnd, StreamPing
 from bridge.link_numbers import NO_LINK, next_of
 from bridge.sockets.endpoints import check_publisher_endpoint, names_host
 from bridge.sockets.lookup import LOOKUPS
 from bridge.sockets.raw_message import RawMessage
-from bridge.wire.stream_marks import WholeMark
+from bridge.wire.stream_marks import WholeMark, topic_of
 from schemas.clock import Clock
 from schemas.errors import EndpointError
 from schemas.registration import GRPC_SCHEME, Registration
@@ -75,17 +76,6 @@ _NO_ANSWER: Final = (
 _logger = logging.getLogger(__name__)
 
 
-class StreamEnd(Enum):
-    """What is to be done after a stream has ended."""
-
-    AGAIN = "again"  # the next one asks for what comes from the last batch on
-    WHOLE = "whole"  # the next one asks for all that there is
-    BEYOND = "beyond"  # what comes next is not to be had: the next one begins behind it
-    OTHER = "other"  # the server does not know the call: another one is tried
-    REFUSED = "refused"  # and so is every other one
-    STOPPED = "stopped"
-
-
 class Stream(Protocol):
     """One call, whose messages come one after the other; gRPC's own."""
 
@@ -112,6 +102,19 @@ class Stream(Protocol):
     def details(self) -> str:
         """What its server says of that."""
         ...
+
+
+class Asked(NamedTuple):
+    """A call that is under way.
+
+    Attributes:
+        messages: what it brings, to its end.
+        ping: see `StreamCall`.
+    """
+
+    call: Stream
+    messages: Iterator[StreamedMessage]
+    ping: StreamPing | None
 
 
 class StreamOwner(Protocol):
@@ -186,7 +189,8 @@ class StreamConnection:
         self.trouble = ""
         self.other_ranks = 0
         self._owner, self._clock = owner, clock
-        self._methods = list(METHODS[registration.kind])
+        methods = METHODS[registration.kind]
+        self._methods = [(one.path, one.follow(registration)) for one in methods]
         self._is_known = False  # which of the methods the server has
         one = registration
         self._target = Target(one.tenant_id, one.instance_id, one.dp_rank)
@@ -197,7 +201,9 @@ class StreamConnection:
         self._calls: set[Stream] = set()
         self._channel: grpc.Channel | None = None
         self._call: Stream | None = None  # whose messages are taken
-        self._whole: tuple[Stream, StreamedMessage] | None = None  # to be taken in its place
+        self._ping: StreamPing | None = None  # and what its server wants to be asked
+        self._pings_at = 0.0
+        self._whole: Asked | None = None  # to be taken in its place
         self._is_begun = True  # whether the link has brought a batch
         self._whole_at = 0.0  # not before, all is asked for again
         self._asks_whole = False
@@ -287,15 +293,15 @@ class StreamConnection:
             return StreamEnd.AGAIN
         channel = grpc.insecure_channel(address, options=_OPTIONS)
         try:
-            call = self._open(channel, self._first)
+            asked = self._open(channel, self._first)
             with self._lock:
                 self._channel, self._asked_at, self._whole = channel, None, None
-                self._call, self._asks_at = call, self._clock.monotonic() + STREAM_ASK_S
-            messages: Iterator[bytes] = iter(call)
-            call.initial_metadata()  # waits until the server has it, or not
-            if call.is_active():
+                self._call, self._asks_at = asked.call, self._clock.monotonic() + STREAM_ASK_S
+                self._ping, self._pings_at = asked.ping, self._clock.monotonic() + STREAM_PING_S
+            asked.call.initial_metadata()  # waits until the server has it, or not
+            if asked.call.is_active():
                 self._set_connected(True)
-            return self._take_all(messages, call)
+            return self._take_all(asked)
         finally:
             with self._lock:
                 self._channel = None
@@ -304,47 +310,44 @@ class StreamConnection:
                 self._calls.clear()
             channel.close()
 
-    def _open(self, channel: grpc.Channel, first: int | None) -> Stream:
-        method = self._methods[0]
-        ask: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(method.path)
-        call: Stream = ask(method.protocol.request(first, self.registration.dp_rank))
+    def _open(self, channel: grpc.Channel, first: int | None, *, only_whole: bool = False) -> Asked:
+        path, calls = self._methods[0]
+        asking = calls.begin(first, only_whole=only_whole)
+        ask: grpc.UnaryStreamMultiCallable[bytes, bytes] = channel.unary_stream(path)
+        call: Stream = ask(asking.request)
         with self._lock:
             self._calls.add(call)
         if self._stopping.is_set():
             call.cancel()
-        return call
+        return Asked(call, chain.from_iterable(map(asking.read, call)), asking.ping)
 
-    def _take_all(self, messages: Iterator[bytes], call: Stream) -> StreamEnd:
+    def _take_all(self, asked: Asked) -> StreamEnd:
         while True:
             try:
-                for message in messages:
+                for message in asked.messages:
                     if not self.connected:
                         self._set_connected(True)
-                    if end := self._take(self._read(message)):
+                    if end := self._take(message):
                         return end
                 end = StreamEnd.AGAIN  # a server that ends
             except (grpc.RpcError, CancelledError):
-                end = self._end_of(call)
+                end = self._end_of(asked.call)
             whole, self._whole = self._whole, None
             if whole is None or self._stopping.is_set():
                 return StreamEnd.STOPPED if self._stopping.is_set() else end
             # All that there is comes by another call, which takes the place of this one.
-            call, first = whole
-            self._call, messages, self._first = call, iter(call), None
+            asked, self._first = whole, None
+            self._call, self._ping = whole.call, whole.ping
             self._set_connected(False)
             self._set_connected(True)
-            if end := self._take(first):
-                return end
-
-    def _read(self, message: bytes) -> StreamedMessage:
-        return self._methods[0].protocol.read(message, self.registration.dp_rank)
 
     def _take(self, message: StreamedMessage) -> StreamEnd | None:
         """Hands a message on; what is to be done where the stream has ended with it."""
         self._is_known = True
-        if message.error:
-            self._tell(message.error)
-            return StreamEnd.AGAIN
+        if message.end is not None:
+            if message.error:
+                self._tell(message.error)
+            return message.end
         self._messages += 1
         rank = message.rank
         is_own = rank is None or rank == self.registration.dp_rank
@@ -356,16 +359,19 @@ class StreamConnection:
             self._note_other(rank)
             return None
         if message.number is None:
-            if message.load is None:  # it cannot be read, and may have been a batch
+            if message.is_latest:
+                self._is_behind = False
+            elif message.load is None:  # it cannot be read, and may have been a batch
                 self._hand_on([b"", b"", b""], None)
             return None
         mark = message.mark
-        if mark is None and not self._is_begun and self._first is None and not message.number:
+        if mark is None and not self._is_begun and self._first is None and message.is_first:
             mark = WholeMark()
         self._is_begun, self.trouble, self._told = True, "", ""
         self._note_came(message)
         number = message.number.to_bytes(8, "big")
-        self._hand_on([mark.topic if mark else b"", number, message.payload], message.unusable)
+        topic = topic_of(mark, message.skipped)
+        self._hand_on([topic, number, message.payload], message.unusable)
         # A part of a snapshot is no batch of its number: that cannot be asked for again.
         self._first = message.number if message.mark is None else None
         return None
@@ -373,7 +379,8 @@ class StreamConnection:
     def _note_came(self, message: StreamedMessage) -> None:
         now = self._clock.monotonic()
         is_new = abs(self._clock.unix() - message.engine_time) < STREAM_LATE_S
-        if (is_new and message.mark is None) or now - self._came_at >= STREAM_CAUGHT_UP_S:
+        is_new = message.is_latest or (is_new and message.mark is None)
+        if is_new or now - self._came_at >= STREAM_CAUGHT_UP_S:
             self._is_behind = False
         self._came_at = now
 
@@ -506,6 +513,11 @@ class StreamConnection:
                 return
             if self.connected and now - self._came_at >= STREAM_CAUGHT_UP_S:
                 self._is_behind = False
+            if self._ping is not None and now >= self._pings_at:
+                self._pings_at = now + STREAM_PING_S
+                pinged: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+                pinged = channel.unary_unary(self._ping.path)
+                pinged.future(self._ping.request, timeout=STREAM_PING_S)
             if asked_at is None and now >= self._asks_at:
                 self._asked_at = now
                 ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_HEALTH)
@@ -549,15 +561,14 @@ class StreamConnection:
 
     def _ask_whole(self, channel: grpc.Channel) -> None:
         try:
-            call = self._open(channel, None)
-            for message in call:
-                found = self._read(message)
-                if found.number is None or found.rank not in (None, self.registration.dp_rank):
+            call, messages, ping = self._open(channel, None, only_whole=True)
+            for found in messages:
+                if found.end is None and not found.is_of(self.registration.dp_rank):
                     continue
-                is_whole = not found.number or (found.mark is not None and found.mark.begins)
+                is_whole = found.is_first or (found.mark is not None and found.mark.begins)
                 under_way = self._call
                 if is_whole and under_way is not None:
-                    self._whole = (call, found)
+                    self._whole = Asked(call, chain((found,), messages), ping)
                     under_way.cancel()
                 else:
                     call.cancel()

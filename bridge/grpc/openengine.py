@@ -23,6 +23,7 @@ from bridge.grpc.shapes import Shape
 from bridge.grpc.streamed import (
     UNREADABLE,
     StreamedMessage,
+    StreamEnd,
     WireMap,
     encode_batch,
     with_payload,
@@ -67,7 +68,7 @@ class OpenEngineEvents:
             return UNREADABLE
         if envelope.HasField("error"):
             said = shortened(envelope.error.message) or f"error {envelope.error.code}"
-            return StreamedMessage(error=said)
+            return StreamedMessage(error=said, end=StreamEnd.AGAIN)
         number = envelope.batch.sequence_number
         if not envelope.HasField("batch") or number > SEQUENCE_MAX:
             return UNREADABLE

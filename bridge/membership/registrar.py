@@ -29,7 +29,14 @@ from schemas.errors import EndpointError, NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.positions import PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import STREAMED_KINDS, Registration, is_new, replaced_by, restated_by
+from schemas.registration import (
+    GRPC_SCHEME,
+    STREAMED_KINDS,
+    Registration,
+    is_new,
+    replaced_by,
+    restated_by,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -46,6 +53,11 @@ def check_addresses(registration: Registration) -> None:
         raise EndpointError(
             f"Expected a `tcp://` or `ipc://` address of a publisher of type {registration.kind}:"
             f" only {', '.join(STREAMED_KINDS)} stream by gRPC"
+        )
+    if registration.is_self_registered:
+        raise EndpointError(
+            f"Expected the `{GRPC_SCHEME}` address of a server of type {registration.kind}, which"
+            f" registers itself where it tells by other ways, got: `{registration.endpoint[:80]}`"
         )
     check_http(registration)
     check_replay_endpoint(registration.replay_endpoint)
@@ -164,8 +176,7 @@ class Registrar:
                 await self._follower.connect_again(registration)
             await self._sync()  # what was told an error may have been
             return []
-        if replaced or not registration.has_events:
-            check_addresses(registration)
+        check_addresses(registration)
         await self._unfollow(replaced)
         if registration.has_events:
             try:

@@ -444,12 +444,13 @@ class BatchStream:
     ) -> bool:
         """What begins with this batch takes the place of all that was known before."""
         if mark.begins:
+            first = batch.sequence - batch.skipped
             if self._tracker.sequence >= 0:
-                self.begin_incarnation(window, link, SNAPSHOT if batch.sequence else RESTARTED)
-            if batch.sequence:  # its parts are numbered up to where it was taken
-                self.add_gap(window, 0, batch.sequence - 1, SNAPSHOT)
+                self.begin_incarnation(window, link, SNAPSHOT if first else RESTARTED)
+            if first:  # its parts are numbered up to where it was taken
+                self.add_gap(window, 0, first - 1, SNAPSHOT)
                 incarnation = self._tracker.incarnation
-                self._tracker = SequenceTracker(Cursor(incarnation, batch.sequence - 1))
+                self._tracker = SequenceTracker(Cursor(incarnation, first - 1))
                 self.prove(link)
             self.is_partial = False
         self._is_beginning = not mark.ends
@@ -465,6 +466,9 @@ class BatchStream:
             # A link ends with the process at its other end: no restart. A replay was faster.
             self.note_again(batch, link)
             return False
+        skipped = batch.skipped if before + 1 + batch.skipped == batch.sequence else 0
+        if skipped:
+            self._tracker.skip(skipped)
         outcome, gap = self._tracker.observe(
             batch.sequence, batch.digest, is_of_one_run=self._is_of_one_run(batch)
         )
@@ -481,6 +485,16 @@ class BatchStream:
             self.counters.lost_batches += last - first + 1
             reason = self.causes.of_gap if first else JOINED_LATE
             self.add_gap(window, first, last, reason)
+        if skipped:  # as so many batches without events
+            window.add_batch(
+                incarnation=self._tracker.incarnation,
+                sequence=before + 1,
+                engine_time=batch.engine_time or self._engine_time,
+                event_count=0,
+                run=b"",
+                doubted=self._proof is not None,
+                batches=skipped,
+            )
         self.causes.away = ""
         self._add(batch, window, link)
         return True

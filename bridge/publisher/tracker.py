@@ -252,6 +252,11 @@ class SequenceTracker(NumberTracker):
         self._digests[at : at + fitting] = last[:fitting]
         self._digests[: len(last) - fitting] = last[fitting:]
 
+    def skip(self, numbers: int) -> None:
+        """So many numbers behind the last accepted one are of no batch."""
+        self._forget(self.sequence + 1, self.sequence + 1 + numbers)
+        self.sequence += numbers
+
     def _forget(self, first: int, end: int) -> None:
         """What stands at the places of these numbers is of much earlier ones."""
         for sequence in range(max(first, end - DUPLICATE_WINDOW), end):

@@ -17,10 +17,10 @@ from typing import Final, Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from bridge.wire import atom, dynamo, mooncake, sglang, tokenspeed, trtllm, vllm
+from bridge.wire import atom, dynamo, lmcache, mooncake, sglang, tokenspeed, trtllm, vllm
 from bridge.wire.batch import DecodedBatch, DecodedRun, read_frames
 from bridge.wire.drop_reasons import DropReason
-from bridge.wire.stream_marks import mark_of
+from bridge.wire.stream_marks import read_topic
 from schemas.arrays import ArrayPacker, MessageRun
 from schemas.errors import BatchError
 from schemas.registration import PublisherKind, Registration
@@ -73,6 +73,7 @@ SOURCES: Final[Mapping[PublisherKind, SourceFactory]] = MappingProxyType(
         dynamo.KIND: dynamo.open_source,
         tokenspeed.KIND: tokenspeed.open_source,
         atom.KIND: atom.open_source,
+        lmcache.KIND: lmcache.open_source,
     }
 )
 """The decoder of each kind, in the order in which errors name the kinds."""
@@ -109,8 +110,8 @@ class _Streamed:
     def decode(self, frames: Sequence[bytes]) -> DecodedBatch:
         """See `MessageDecoder`."""
         batch = self._source.decode(frames)
-        mark = mark_of(frames[0])
-        return batch if mark is None else batch._replace(mark=mark)
+        mark, skipped = read_topic(frames[0])
+        return batch._replace(mark=mark, skipped=skipped) if mark or skipped else batch
 
     def decode_run(
         self, messages: list[list[bytes]] | MessageRun, sequence: int, bytes_max: int

@@ -128,6 +128,7 @@ class DecodedBatch(NamedTuple):
         settled: of which of them they say what is left, however much was stored.
         first_blocks: what it calls the first blocks of prompts that it stores on its GPU, u64 LE.
         mark: of a batch that comes in place of all that was known before; None for most.
+        skipped: how many numbers right before its own are of no batch of the publisher.
     """
 
     sequence: int
@@ -145,6 +146,7 @@ class DecodedBatch(NamedTuple):
     settled: int = 0
     first_blocks: bytes = b""
     mark: WholeMark | None = None
+    skipped: int = 0
 
     @classmethod
     def of_events(

@@ -14,6 +14,7 @@ INSTALLED: Final = Path(__file__).parents[2] / ".make" / "lmcache" / "bin" / "py
 
 PROGRAM: Final = Path(__file__).with_name("worker_process.py")
 SERVER_PROGRAM: Final = Path(__file__).with_name("server_process.py")
+STREAM_PROGRAM: Final = Path(__file__).with_name("stream_process.py")
 COORDINATOR_PROGRAM: Final = Path(__file__).with_name("coordinator_process.py")
 
 
@@ -27,9 +28,19 @@ def interpreter() -> str:
 @cache
 def has_coordinator() -> bool:
     """Whether it is of a release whose servers tell what they have dropped: from 0.5.7 on."""
-    program = "from importlib.metadata import version; print(version('lmcache'))"
+    said = _said("from importlib.metadata import version; print(version('lmcache'))")
+    return [int(one) for one in re.findall(r"\d+", said)[:3]] >= [0, 5, 7]
+
+
+@cache
+def has_stream() -> bool:
+    """Whether it is of such a release, and has what its servers stream with."""
+    return has_coordinator() and bool(_said("import grpc; print(grpc.__version__)"))
+
+
+def _said(program: str) -> str:
+    """What the interpreter prints; "" where there is none, or it fails."""
     if not interpreter():
-        return False
+        return ""
     said = subprocess.run([interpreter(), "-c", program], capture_output=True, text=True)
-    found = [int(one) for one in re.findall(r"\d+", said.stdout)[:3]]
-    return said.returncode == 0 and found >= [0, 5, 7]
+    return said.stdout if said.returncode == 0 else ""

@@ -44,14 +44,23 @@ from schemas.events import StoredBlocks
 from schemas.identities import DEFAULT_TENANT, PARTIAL_BLOCK
 from schemas.limits import BLOCK_SIZE_MAX, DP_RANK_MAX, NAME_BYTES_MAX
 from schemas.progress import StopCheck, never
-from schemas.registration import ATOM, TOKENSPEED, PublisherKind, Registration, facts_of
+from schemas.registration import (
+    ATOM,
+    LMCACHE_TOPIC,
+    TOKENSPEED,
+    PublisherKind,
+    Registration,
+    facts_of,
+)
 from streams.kernel import array_packer
 
 UNNAMED: Final = "MODEL"
 """In place of a model's name that nothing says."""
 
-_KINDS: Final = tuple(kind for kind in KINDS if kind not in (TOKENSPEED, ATOM))
-"""Those that are tried where none is named: these two read whatever vLLM sends."""
+_KINDS: Final = tuple(kind for kind in KINDS if kind not in (TOKENSPEED, ATOM, LMCACHE_TOPIC))
+"""Those that are tried where none is named: the first two of these read whatever vLLM sends, and
+the last one streams.
+"""
 
 _HARMLESS: Final = frozenset(
     {DropReason.OTHER_STREAM, DropReason.OTHER_RANK, DropReason.OTHER_GROUP, DropReason.NO_BLOCK}

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import pytest
 
 from devtools import lmcache
 from devtools.broker import free_ports
 from tests.contract.test_lmcache_coordinator_contract import Served
-from tests.lmcache_service import CHUNK
+from tests.lmcache_service import CHUNK, LmcacheProcess
 from tests.processes import until
 from tests.unit.lmcache_adapter.coordinator.test_recorded import comparable
 
@@ -37,7 +37,7 @@ pytestmark = [
 STEPS: Final = 400
 
 
-class RealServer:
+class RealServer(LmcacheProcess):
     """`devtools/lmcache/server_process.py` as a process."""
 
     def __init__(self, url: str, instance_id: str, directory: Path, incarnation: int = 1) -> None:
@@ -48,35 +48,7 @@ class RealServer:
             "heartbeat_s": 0.5,
             "incarnation": incarnation,
         }
-        self.name = instance_id
-        self.log = directory / f"{instance_id}.log"
-        with self.log.open("a") as log:
-            self._process = subprocess.Popen(
-                [lmcache.interpreter(), str(lmcache.SERVER_PROGRAM), json.dumps(options)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def ask(self, do: str, **fields: object) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps({"do": do} | fields) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        assert line, f"it has ended:\n{self.log.read_text()[-3000:]}"
-        return json.loads(line)
+        super().__init__(lmcache.SERVER_PROGRAM, options, instance_id, directory)
 
     def registrations(self) -> int:
         found: int = self.ask("state")["registrations"]
@@ -101,11 +73,6 @@ def server(served: Served, name: str, tmp_path: Path) -> Iterator[RealServer]:
         yield server
 
 
-def hashes(server: RealServer, tokens: list[int]) -> list[int]:
-    """As answers have them: the last 8 bytes of each name."""
-    return [int(one[-16:], 16) for one in server.ask("names", tokens=tokens)]
-
-
 def prompt(name: str) -> list[int]:
     """Three chunks, and a token more."""
     return [ord(one) for one in 2 * name.removeprefix("real-")][: 3 * CHUNK + 1]
@@ -114,7 +81,7 @@ def prompt(name: str) -> list[int]:
 def test_it_registers_publishes_and_looks_up(served: Served, server: RealServer) -> None:
     tokens = prompt(server.name)
     server.ask("store", tokens=tokens)
-    chunks = hashes(server, tokens)
+    chunks = server.hashes(tokens)
     served.await_match(chunks, server.name, 3, 3, 0, "exact")
     server.ask("store", tokens=tokens[: 2 * CHUNK], tier="l2")
     served.await_match(chunks, server.name, 3, 3, 2, "exact")
@@ -136,7 +103,7 @@ def test_a_post_that_fails_degrades_it_until_its_next_process(
 ) -> None:
     tokens = prompt(server.name)
     server.ask("store", tokens=tokens[:CHUNK])
-    chunks = hashes(server, tokens)
+    chunks = server.hashes(tokens)
     served.await_match(chunks, server.name, 1, 1, 0, "exact")
     server.ask("cut", is_cut=True)
     server.ask("store", tokens=tokens[: 2 * CHUNK])
@@ -153,10 +120,10 @@ def test_a_post_that_fails_degrades_it_until_its_next_process(
 def test_it_leaves(served: Served, server: RealServer) -> None:
     tokens = prompt(server.name)
     server.ask("store", tokens=tokens)
-    served.await_match(hashes(server, tokens), server.name, 3, 3, 0, "exact")
+    served.await_match(server.hashes(tokens), server.name, 3, 3, 0, "exact")
     server.ask("leave")
     served.until(
-        lambda: served.match(hashes(server, tokens), server.name)[0] == -1, "that it holds nothing"
+        lambda: served.match(server.hashes(tokens), server.name)[0] == -1, "that it holds nothing"
     )
     assert server.ask("look_up", tokens=tokens)["results"][0]["placements"] == []
 
@@ -164,7 +131,7 @@ def test_it_leaves(served: Served, server: RealServer) -> None:
 def test_it_goes_on_with_a_coordinator_that_was_killed(served: Served, server: RealServer) -> None:
     tokens = prompt(server.name)
     server.ask("store", tokens=tokens)
-    chunks = hashes(server, tokens)
+    chunks = server.hashes(tokens)
     served.await_match(chunks, server.name, 3, 3, 0, "exact")
     before = server.registrations()
     served.deployment.restart()

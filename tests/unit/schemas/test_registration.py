@@ -16,6 +16,7 @@ from schemas.limits import (
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.registration import (
+    LMCACHE_TOPIC,
     MOONCAKE,
     NO_EVENTS,
     Label,
@@ -101,6 +102,23 @@ def test_the_ranks_of_a_stream_share_its_endpoint_and_nobody_else_does() -> None
     other = msgspec.structs.replace(STREAM, instance_id="b")
     with pytest.raises(RegistrationConflictError, match="endpoint"):
         is_new(other, {STREAM.publisher: STREAM})
+
+
+LMCACHE_STREAM = msgspec.structs.replace(STREAM, kind=LMCACHE_TOPIC, block_size=256)
+
+
+def test_a_server_of_lmcache_is_registered_where_it_streams() -> None:
+    assert not LMCACHE_STREAM.is_self_registered
+    assert msgspec.structs.replace(LMCACHE_STREAM, endpoint="coordinator://a").is_self_registered
+
+
+def test_a_server_of_lmcache_streams_each_model_and_may_have_its_engines_name() -> None:
+    known = {LMCACHE_STREAM.publisher: LMCACHE_STREAM, PLAIN.publisher: PLAIN}
+    assert is_new(LMCACHE_STREAM, {PLAIN.publisher: PLAIN})
+    assert is_new(msgspec.structs.replace(LMCACHE_STREAM, model_name="other"), known)
+    other = msgspec.structs.replace(LMCACHE_STREAM, instance_id="b")
+    with pytest.raises(RegistrationConflictError, match="endpoint"):
+        is_new(other, known)
 
 
 def test_what_a_stream_keeps_back_of_cache_groups_is_doubted() -> None:

@@ -51,6 +51,7 @@ class StreamServer:
         answers: what each call gets, in order: messages, and how it ends: None where it goes on
             until `send` ends it.
         ended: how many calls have ended.
+        pings: questions of LMCache's that came, in order.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class StreamServer:
         self._server = grpc.server(
             futures.ThreadPoolExecutor(8), options=[("grpc.max_send_message_length", -1)]
         )
+        self.pings: list[bytes] = []
         calls: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
         if streams:
             calls["SubscribeKvEvents"] = grpc.unary_stream_rpc_method_handler(self._stream)
@@ -70,11 +72,20 @@ class StreamServer:
             calls["GetKvEventSources"] = grpc.unary_unary_rpc_method_handler(
                 lambda request, context: sources
             )
+        ping: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        ping["Ping"] = grpc.unary_unary_rpc_method_handler(self._ping)
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(service, calls),)
+            (
+                grpc.method_handlers_generic_handler(service, calls),
+                grpc.method_handlers_generic_handler("lmcache.mp.ManagementService", ping),
+            )
         )
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         self._server.start()
+
+    def _ping(self, request: bytes, context: Any) -> bytes:
+        self.pings.append(request)
+        return b""
 
     def _stream(self, request: bytes, context: Any) -> Iterator[bytes]:
         live: queue.SimpleQueue[bytes | grpc.StatusCode] = queue.SimpleQueue()

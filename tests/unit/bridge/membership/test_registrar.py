@@ -18,7 +18,7 @@ from schemas.errors import (
 from schemas.identities import PublisherKey
 from schemas.positions import Cursor, PublisherState
 from schemas.records import RegisteredRecord, UnregisteredRecord
-from schemas.registration import LMCACHE, NO_EVENTS, Label, Registration
+from schemas.registration import LMCACHE, LMCACHE_TOPIC, NO_EVENTS, Label, Registration
 from tests.unit.bridge.publisher.test_sequencer import removed
 from tests.unit.bridge.pump_bench import BORN, ONE, PLAIN, REPLAYS, TWO, Bench, live
 
@@ -171,6 +171,18 @@ def test_a_publisher_that_cannot_be_followed_is_not_registered() -> None:
         assert office.bench.pump.followed == {}
         office.bench.receiver.refuse = False
         await office.registrar.register(PLAIN)
+
+    assert play(scene).kinds() == ["RegisteredRecord"]
+
+
+def test_a_server_of_lmcache_is_registered_where_it_streams_alone() -> None:
+    async def scene(office: Office) -> None:
+        refused = msgspec.structs.replace(PLAIN, kind=LMCACHE_TOPIC)
+        with pytest.raises(EndpointError, match="the `grpc://` address of a server of type LMC"):
+            await office.registrar.register(refused)
+        assert office.bench.pump.followed == {}
+        streams = msgspec.structs.replace(refused, endpoint="grpc://127.0.0.1:50051")
+        assert await office.registrar.register(streams) == [streams]
 
     assert play(scene).kinds() == ["RegisteredRecord"]
 

@@ -39,6 +39,17 @@ def test_a_jump_is_a_gap_of_what_was_jumped_over() -> None:
     assert tracker.observe(11, 1) == NEXT
 
 
+def test_numbers_of_no_batch_are_no_gap_and_prove_nothing() -> None:
+    tracker = SequenceTracker(Cursor(2, 7))
+    tracker.observe(8, 1)
+    tracker.skip(3)
+    assert tracker.cursor == Cursor(2, 11)
+    assert tracker.observe(12, 5) == NEXT
+    assert [tracker.recognises(number, 1) for number in (8, 9, 11)] == [True, None, None]
+    tracker.skip(10 * DUPLICATE_WINDOW)
+    assert tracker.recognises(12, 5) is None
+
+
 def test_the_same_number_with_the_same_payload_is_a_duplicate() -> None:
     tracker = SequenceTracker()
     for sequence in range(4):
