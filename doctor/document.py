@@ -39,6 +39,7 @@ class Code(StrEnum):
     DROPS_UNSAID = "drops_unsaid"
     ADAPTER_RELOADED = "adapter_reloaded"
     ADAPTER_UNKNOWN = "adapter_unknown"
+    READS_UNKNOWN = "reads_unknown"
     LOST_BATCHES = "lost_batches"
     UNREACHED = "unreached"
     DISCONNECTED = "disconnected"

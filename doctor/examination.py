@@ -1,7 +1,7 @@
 """All that is known of each instance, gathered from where it is known. Reads; changes nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
@@ -27,6 +27,7 @@ from schemas.routing_records import DecidedScope, Target
 from schemas.troubles import NO_TROUBLES, Troubles
 from streams.kernel.changes import CHANGE_BYTES, SHARED
 from streams.kernel.interface import ReadOnlyKernel
+from streams.table.scope_states import Scope, scope_of
 from tokens.engine_questions import UnansweredModel
 
 DOCTOR_OUTCOMES_S: Final = 900.0  # older ones say nothing
@@ -56,6 +57,7 @@ class Patient(NamedTuple):
         recent: what the latest outcomes say, as many as are needed to judge by.
         unsaid: its latest answers at the gateway that did not say what it found in its cache,
             though something was promised; 0 where that is no pattern.
+        unknown_reads: whom it is registered to read, and nobody of its scope is called so, sorted.
     """
 
     stream: StreamKey
@@ -68,6 +70,7 @@ class Patient(NamedTuple):
     adapters: tuple[str, ...]
     recent: RecentTotals
     unsaid: int = 0
+    unknown_reads: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -170,7 +173,11 @@ def examine(
     for registration in view.registered():
         at_url.setdefault(registration.http_url, set()).add(registration.dp_rank)
     groups: dict[StreamKey, list[ServiceView]] = {}
+    sharers: dict[Scope, set[str]] = {}
     for one in view.services():
+        sharers.setdefault(scope_of(one.registration.stream), set()).add(
+            one.registration.instance_id
+        )
         if admits(one.registration.tenant_id):
             groups.setdefault(one.registration.stream, []).append(one)
     patients = [
@@ -187,6 +194,7 @@ def examine(
                 ServedInstance(stream.tenant_id, stream.model_name, stream.instance_id), NOT_SERVED
             ),
             unsaid.get(_base_url(ranks[0].registration), 0),
+            _unknown_reads(ranks, sharers[scope_of(stream)]),
         )
         for stream, ranks in sorted(groups.items())
     ]
@@ -297,6 +305,11 @@ def _entries(kernel: ReadOnlyKernel) -> dict[StreamKey, _Contexts]:
 def _adapters(contexts: Iterable[tuple[ModelContext, int]]) -> tuple[str, ...]:
     """Those of which there are entries, sorted."""
     return tuple(sorted({context.lora_name for context, entries in contexts if entries} - {""}))
+
+
+def _unknown_reads(ranks: Iterable[ServiceView], known: Set[str]) -> tuple[str, ...]:
+    names = chain.from_iterable(one.registration.reads or () for one in ranks)
+    return tuple(sorted(set(names) - known))
 
 
 def gpu_share(kernel: ReadOnlyKernel, contexts: Iterable[tuple[ModelContext, int]]) -> float:

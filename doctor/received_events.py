@@ -29,7 +29,7 @@ from schemas.registration import LMCACHE_TOPIC
 
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
 
-ADAPTERS_NAMED_MAX: Final = 5  # of a finding; further ones are counted in it
+NAMES_SHOWN_MAX: Final = 5  # adapters, or instances, of a finding; further ones are counted in it
 
 _BLOCK_SIZE: Final = "block_size"
 _BESIDE: Final = (
@@ -358,8 +358,8 @@ def _attention_only(patient: Patient, now: float) -> Iterator[Diagnosis]:
         )
 
 
-def _named(adapters: Sequence[str]) -> str:
-    some, more = ", ".join(adapters[:ADAPTERS_NAMED_MAX]), len(adapters) - ADAPTERS_NAMED_MAX
+def _named(names: Sequence[str]) -> str:
+    some, more = ", ".join(names[:NAMES_SHOWN_MAX]), len(names) - NAMES_SHOWN_MAX
     return f"{some}{f' and {more} more' if more > 0 else ''}"
 
 
@@ -391,6 +391,19 @@ def _adapter_unknown(patient: Patient, now: float) -> Iterator[Diagnosis]:
             " other",
             expected="a `lora_name`, or blocks of its own under the adapter",
             got="neither",
+        )
+
+
+def _reads_unknown(patient: Patient, now: float) -> Iterator[Diagnosis]:
+    if names := patient.unknown_reads:
+        yield Diagnosis(
+            Code.READS_UNKNOWN,
+            "its `reads` names instances that are not registered with its tenant, model, block size"
+            f" and salt, so nothing of these counts for it: {_named(names)}",
+            "register them, a pool once for each model and block size; or register it with `reads`"
+            f" that has the `instance_id` of each whose shared blocks it reads{_AT_ONCE}",
+            expected="registered instances",
+            got=_named(names),
         )
 
 
@@ -648,6 +661,7 @@ RECEIVED: Final = (
     _left_out,
     _attention_only,
     _adapter_unknown,
+    _reads_unknown,
     _adapter_reloaded,
     _lost_batches,
     _unreached,

@@ -149,21 +149,31 @@ class TableView(ABC):
 
     def instance_standings(self, scope: PrefixScope) -> dict[str, Standing]:
         """See `query_api.ports.View`."""
-        pools = {one.publisher for one in self._registrations() if one.is_pool}
+        registered = {one.publisher: one for one in self._registrations()}
         known = self._publishers()
         worst: dict[str, Standing] = {}
-        shared: list[Standing] = []
+        readers: dict[str, list[Registration | None]] = {}
+        shared: list[tuple[str, bool, Standing]] = []
         for publisher in self._states().publishers(scope):
             name, standing = publisher.stream.instance_id, self.standing(publisher)
-            state = known.get(publisher)
-            if publisher in pools or (state is not None and state.concerns_all):
-                shared.append(standing)
+            state, one = known.get(publisher), registered.get(publisher)
+            is_pool = one is not None and one.is_pool
+            if is_pool or (state is not None and state.concerns_all):
+                called = name if one is None else one.shared_as
+                shared.append((called, state is not None and state.doubts_others, standing))
             if scope.lora_name and self._states().reloads_adapters(publisher):
                 standing = _worse(standing, _RELOADED)
-            if publisher not in pools:
+            if not is_pool:
                 worst[name] = _worse(worst.get(name, standing), standing)
-        for standing in shared:  # what every instance holds
-            worst = {name: _worse(one, standing) for name, one in worst.items()}
+                readers.setdefault(name, []).append(one)
+        for name, ranks in readers.items():
+            read = [
+                any(rank is None or rank.can_read(called) for rank in ranks)
+                for called, _, _ in shared
+            ]
+            for (_, doubts_others, standing), is_read in zip(shared, read, strict=True):
+                if is_read or (doubts_others and any(read)):
+                    worst[name] = _worse(worst[name], standing)
         for name in self.kernel.without_adapter(scope) if scope.lora_name else ():
             if name in worst:
                 worst[name] = _worse(worst[name], _WITHOUT_ADAPTER)

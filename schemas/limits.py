@@ -28,6 +28,7 @@ BLOCK_SIZE_MAX: Final = 65_536  # tokens
 DP_RANK_MAX: Final = 2**31 - 1  # of a data-parallel rank: an i32
 LABELS_MAX: Final = 16  # of a registration; 400 `out_of_range`, as what follows
 LABEL_BYTES_MAX: Final = 128  # of a label's name, and of its value
+READS_MAX: Final = 64  # publishers that a registration names in `reads`, of NAME_BYTES_MAX each
 KV_TOKEN_BYTES_MAX: Final = 1 * GIB  # of one token in a KV cache; 320 KiB for 70B parameters
 KV_TOKENS_MAX: Final = 2**40  # that a KV cache has room for
 SEQUENCES_AT_ONCE_MAX: Final = 2**20  # that an engine computes

@@ -334,7 +334,12 @@ class PublisherState(msgspec.Struct, kw_only=True, omit_defaults=True):
     @property
     def concerns_all(self) -> bool:
         """Whether other instances hold what it says, or does not say, of a pool."""
-        return self.media & (SHARES | POOL_CLEARED) != 0 or POOL_REMOVED in self.left_out
+        return self.media & SHARES != 0 or self.doubts_others
+
+    @property
+    def doubts_others(self) -> bool:
+        """Whether what others have stored in a pool may be gone, by what it says of that."""
+        return self.media & POOL_CLEARED != 0 or POOL_REMOVED in self.left_out
 
     @property
     def cursor(self) -> Cursor:

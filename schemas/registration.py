@@ -27,6 +27,7 @@ from schemas.limits import (
     LABELS_MAX,
     NAME_BYTES_MAX,
     PUBLISHERS_MAX,
+    READS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.positions import CPU_TAKEN_BACK, DISK_TAKEN_BACK, ON_CPU, LogOffset, Seconds
@@ -73,7 +74,7 @@ class KindFacts(NamedTuple):
         is_self_registered: no client registers it: its bridge writes into the log that it is there,
             once it has heard of it, and the registry knows nothing of it. One that streams by gRPC
             is registered as others are.
-        is_pool: it publishes what a pool holds that every instance of the scope reads.
+        is_pool: it publishes what a pool holds that instances of the scope read.
         has_many_ranks: the events of several ranks may come in one stream.
         pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
         clears_gpu_alone: its clear may leave what it has offloaded, which may be chunks of blocks,
@@ -232,6 +233,12 @@ Labels = Annotated[tuple[Label, ...], Meta(max_length=LABELS_MAX)]
 """Sorted by name, each name once: so equal ones are equal in each form, and encode alike."""
 
 
+Reads = Annotated[tuple[Name, ...], Meta(max_length=READS_MAX)]
+"""Instances whose shared blocks an instance can read. Sorted, each once: so equal ones are equal in
+each form.
+"""
+
+
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself
     and keeps it only to show it again in `/services`.
@@ -283,6 +290,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         curve_server_key: of the relay that stands at both ZMQ addresses, or "".
         is_shard: it has a part of each block, and the other ranks of its instance have the others:
             a block is of use where all of them have it.
+        reads: whose shared blocks it can read beside its own, by `shared_as`; None: everybody's, of
+            its scope. Of an engine that publishes events, and of no other.
     """
 
     endpoint: Text
@@ -314,6 +323,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     kv_capacity_tokens: KvTokens = 0
     curve_server_key: CurveServerKey = ""
     is_shard: bool = False
+    reads: Reads | None = None
 
     def __post_init__(self) -> None:
         """Raises ValueError where an engine without events has an endpoint, or another has none;
@@ -351,6 +361,17 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     def is_pool(self) -> bool:
         """Whether it is a pool that all instances share, and no instance itself."""
         return facts_of(self.kind).is_pool
+
+    @property
+    def shared_as(self) -> str:
+        """What `reads` of others calls it: of a member of a pool, the pool."""
+        return self.pool or self.instance_id
+
+    def can_read(self, name: str) -> bool:
+        """Whether the shared blocks of who is called so count for it, where both are of one scope.
+        Its own always do.
+        """
+        return self.reads is None or name in self.reads or name == self.instance_id
 
     @property
     def is_self_registered(self) -> bool:
@@ -460,7 +481,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 _SAID: Final = (
-    *("kv_partial_reuse", "kv_cache_groups", "lora_reload", "role", "labels"),
+    *("kv_partial_reuse", "kv_cache_groups", "lora_reload", "reads", "role", "labels"),
     *("kv_bytes_per_token", "max_num_seqs", "kv_capacity_tokens"),
 )
 """Fields that say what an engine is or does, and not what its stream is nor how it is read."""
@@ -619,11 +640,13 @@ def _difference(one: Registration, other: Registration) -> str:
     for name in Registration.__struct_fields__:
         was, now = getattr(one, name), getattr(other, name)
         if was != now:
-            return f"{_SPELLED.get(name, name)} is {_shown(was)}, got: {_shown(now)}"
+            return f"{_SPELLED.get(name, name)} is {_shown(name, was)}, got: {_shown(name, now)}"
     return ""
 
 
-def _shown(value: object) -> object:
+def _shown(name: str, value: object) -> object:
+    if name == "reads" and isinstance(value, tuple):  # an empty one is not as if it were left out
+        return str(list(value))[:80]
     return "left out" if value in ("", (), None) else value
 
 

@@ -45,6 +45,8 @@ class Register(NamedTuple):
     lora_name: str
     routable: bool
     is_shard: bool = False
+    reads: tuple[str, ...] | None = None
+    shared_as: str = ""
 
 
 class Clear(NamedTuple):
@@ -292,7 +294,15 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(Apply, _numbers, event_lists, st.sampled_from((-1, -1, -1, 2))),
     st.builds(Apply, _numbers, event_lists, st.just(-1)),
     st.builds(Apply, _numbers, event_lists, st.just(-1)),
-    st.builds(Register, _numbers, st.sampled_from(LORA_NAMES), st.booleans(), st.booleans()),
+    st.builds(
+        Register,
+        _numbers,
+        st.sampled_from(LORA_NAMES),
+        st.booleans(),
+        st.booleans(),
+        st.sampled_from((None, (), ("a",), ("b",), ("p",), ("b", "p"))),
+        st.sampled_from(("", "", "p")),
+    ),
     st.builds(Clear, _numbers),
     st.builds(Unregister, _numbers),
     st.builds(Reload, st.integers(0, 7)),

@@ -195,6 +195,7 @@ def _service(service: ServiceView) -> Document:
         "KvPartialReuse": registration.kv_partial_reuse,
         "KvCacheGroups": registration.kv_cache_groups,
         "LoraReload": registration.lora_reload,
+        "Reads": registration.reads,
         "Url": registration.url,
         "CurveServerKey": registration.curve_server_key,
         "Incarnation": service.state.incarnation,

@@ -16,6 +16,7 @@ from schemas.limits import (
     LABELS_MAX,
     NAME_BYTES_MAX,
     QUERY_TOKENS_MAX,
+    READS_MAX,
 )
 from schemas.media import MediaFeatures, MediaItem
 from schemas.registration import (
@@ -277,6 +278,14 @@ class RegisterRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
             " unconfirmed: it finds no block of before, and no event says so."
         ),
     ] = ""
+    reads: Annotated[
+        Annotated[list[Name], Meta(max_length=READS_MAX)] | None,
+        Meta(
+            description="The instances whose shared blocks it can read, by `instance_id`: pools,"
+            " and engines that store blocks for others; an empty array: none. Without it, or with"
+            " null: all of its tenant, model, block size and salt. Its own always count. JSON only."
+        ),
+    ] = None
     cache_group: Literal[0] | None = None
     hash_profile: HashProfileModel | None = None
     memory_segment: Annotated[
@@ -381,6 +390,9 @@ class Service(msgspec.Struct, kw_only=True):
     KvPartialReuse: _Said = UNSET
     KvCacheGroups: _Said = UNSET
     LoraReload: _Said = UNSET
+    Reads: Annotated[
+        list[str] | UnsetType | None, Meta(description="Whose shared blocks count; null: all.")
+    ] = UNSET
     Url: str
     CurveServerKey: str
     Incarnation: Annotated[int, Meta(description="Which run of the publisher's process, from 1.")]

@@ -21,7 +21,7 @@ BODY_FIELDS_MAX: Final = 1024  # of a map in msgpack; each costs 1 us of the loo
 BODY_COLONS_MAX: Final = 32_768  # the same in JSON, where colons of names count, too
 
 assert BODY_COLONS_MAX > 22 * NAME_BYTES_MAX + 2 * LABELS_MAX * LABEL_BYTES_MAX, (
-    "a registration whose names are nothing but colons is taken"
+    "a registration whose names are nothing but colons is taken, but for those that it reads"
 )
 
 Headers = Iterable[tuple[bytes, bytes]]

@@ -178,8 +178,10 @@ def bodies(engine: Engine, model: str, block_size: int) -> list[dict[str, Any]]:
         "kv_cache_groups": facts.get("kv-cache-groups", ""),
         "lora_reload": facts.get("lora-reload", ""),
     }
+    reads = [name for name in facts.get("reads", "").split(",") if name]
     return [
         {name: value for name, value in common.items() if value}
+        | ({"reads": sorted(set(reads))} if "reads" in facts else {})
         | {
             "endpoint": f"tcp://{engine.host}:{events + rank}",
             "dp_rank": rank,

@@ -85,4 +85,7 @@ def _says(body: Mapping[str, Any], one: Service) -> bool:
         "kv_cache_groups": one.KvCacheGroups,
         "lora_reload": one.LoraReload,
     }
-    return all(said in (UNSET, body.get(name, "")) for name, said in registered.items())
+    reads_alike = one.Reads is UNSET or one.Reads == body.get("reads")
+    return reads_alike and all(
+        said in (UNSET, body.get(name, "")) for name, said in registered.items()
+    )

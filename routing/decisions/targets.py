@@ -241,8 +241,15 @@ def _by_model(
     services: list[ServiceView], pressures: Mapping[PublisherKey, float]
 ) -> dict[ModelKey, dict[RankKey, KnownTarget]]:
     found: dict[ModelKey, dict[RankKey, KnownTarget]] = {}
-    shared = {_model_of(one) for one in services if _concerns_all(one)}
-    unsure = {_model_of(one) for one in services if _concerns_all(one) and not _is_sure(one)}
+    shared: dict[ModelKey, dict[str, bool]] = {}  # who shares blocks, and whether that is sure
+    doubted: set[ModelKey] = set()  # of which somebody doubts what others share
+    for service in filter(_concerns_all, services):
+        of_model = shared.setdefault(_model_of(service), {})
+        name, is_sure = service.registration.shared_as, _is_sure(service)
+        of_model[name] = of_model.get(name, True) and is_sure
+        if service.state.doubts_others and not is_sure:
+            doubted.add(_model_of(service))
+    sure = {model: all(of_model.values()) for model, of_model in shared.items()}
     for service in services:
         one = service.registration
         if not _is_engine(one):
@@ -250,11 +257,15 @@ def _by_model(
         ranks = found.setdefault(_model_of(service), {})
         key = (one.instance_id, one.dp_rank)
         known = _known(service, pressures.get(one.publisher, 0.0))
+        of_model, is_sure = shared.get(_model_of(service), {}), sure.get(_model_of(service), True)
+        if one.reads is not None:
+            names = of_model.keys() & {one.instance_id, *one.reads}
+            of_model = {name: of_model[name] for name in names}
+            is_sure = all(of_model.values()) and not (of_model and _model_of(service) in doubted)
         known = known._replace(
-            is_sure=known.is_sure and _model_of(service) not in unsure,
+            is_sure=known.is_sure and is_sure,
             # Which adapters of a pool's blocks it has loaded is not known.
-            doubts_adapters=known.doubts_adapters
-            or (not one.lora_name and _model_of(service) in shared),
+            doubts_adapters=known.doubts_adapters or (not one.lora_name and bool(of_model)),
         )
         before = ranks.get(key)
         if before is not None:  # of another block size or salt: the same engine

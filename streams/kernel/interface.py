@@ -70,7 +70,8 @@ class InstanceMatch(NamedTuple):
     (`streams.kernel.sparse_groups`), on the tiers that count.
 
     `longest` counts any rank, any tier, shared pools included; `gpu`, `cpu`, `disk` that medium
-    alone, on any rank, shared pools included. `ranks` is sorted.
+    alone, on any rank, shared pools included. `ranks` is sorted. A shared pool counts for the ranks
+    that read it (`Kernel.register`).
 
     Where a rank is registered as a shard, a block counts only as far as every rank has its part of
     it: on any tier for `longest`, on that medium for the others, each in itself or in a pool of CPU
@@ -390,7 +391,8 @@ class ReadOnlyKernel(Protocol):
     def without_adapter(self, scope: PrefixScope, /) -> list[str]:
         """The instances of which nothing says whether they could use what a pool has of the scope:
         they are registered without an adapter, and hold no block of the scope's own; sorted. None
-        where the scope has no adapter, or no pool has blocks of it. Cost O(publishers).
+        where the scope has no adapter, or no pool that it reads has blocks of it. Cost
+        O(publishers).
         """
         ...
 
@@ -479,13 +481,24 @@ class Kernel(ReadOnlyKernel, Protocol):
         ...
 
     def register(
-        self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
+        self,
+        publisher: PublisherId,
+        lora_name: str,
+        routable: bool,
+        is_shard: bool = False,
+        reads: Sequence[str] | None = None,
+        shared_as: str = "",
+        /,
     ) -> None:
         """Makes the publisher's rank part of every answer in the scope of `lora_name`, blocks or
         none. One that is a shard has a part of each block that it holds: see `InstanceMatch`.
 
         One that is not routable (a shared pool) never is. Without a registration a rank is part of
         the answers of a scope while it holds blocks there that are not shared.
+
+        In each scope in which it holds blocks, shared ones count for its rank where they are of its
+        own instance, or of one that it `reads`; None: of any. `shared_as` is what others call it
+        there, "" for its instance. Without a registration a rank reads all.
         """
         ...
 

@@ -195,6 +195,8 @@ class _Publisher:
         self.registered_lora: str | None = None
         self.routable = False
         self.is_shard = False
+        self.reads: frozenset[str] | None = None
+        self.shared_as = stream.instance_id
         self.domain = 0
         self.skipped_groups: set[int] = set()
         self.has_base = False  # it has stored blocks of group 0 that form prefixes, since `clear`
@@ -219,6 +221,11 @@ class _Publisher:
     def takes_part(self, scope: PrefixScope) -> bool:
         """Whether it is registered there, and routable."""
         return self.registered_lora == scope.lora_name and self.routable
+
+    def can_read(self, other: "_Publisher") -> bool:
+        """Whether the other one's shared blocks count for it, where both hold some of a scope."""
+        is_own = other.stream.instance_id == self.stream.instance_id
+        return self.reads is None or is_own or other.shared_as in self.reads
 
     @property
     def lasting(self) -> tuple[PrefixScope, ...]:
@@ -467,11 +474,21 @@ class ReferenceKernel:
 
     @_changing
     def register(
-        self, publisher: PublisherId, lora_name: str, routable: bool, is_shard: bool = False, /
+        self,
+        publisher: PublisherId,
+        lora_name: str,
+        routable: bool,
+        is_shard: bool = False,
+        reads: Sequence[str] | None = None,
+        shared_as: str = "",
+        /,
     ) -> None:
-        self._publishers[publisher].registered_lora = lora_name
-        self._publishers[publisher].routable = routable
-        self._publishers[publisher].is_shard = is_shard
+        owner = self._publishers[publisher]
+        owner.registered_lora = lora_name
+        owner.routable = routable
+        owner.is_shard = is_shard
+        owner.reads = None if reads is None else frozenset(reads)
+        owner.shared_as = shared_as or owner.stream.instance_id
 
     @_changing
     def unregister(self, publisher: PublisherId, /) -> int:
@@ -1442,7 +1459,7 @@ class ReferenceKernel:
             owners = [self._publishers[one] for one in ranks.values()]
             is_sharded = any(one.is_shard and one.takes_part(scope) for one in owners)
             match = match_shards if is_sharded else match_instance
-            found = match(instance, ranks, self._publishers, held, scope.block_size)
+            found = match(instance, ranks, self._read_by(ranks), held, scope.block_size)
             sparse = self._sparse_ranks(scope, ranks, walked)
             if sparse:
                 size = scope.block_size
@@ -1450,6 +1467,14 @@ class ReferenceKernel:
             else:
                 matches.append((found, None))
         return matches
+
+    def _read_by(self, ranks: dict[int, PublisherId]) -> dict[int, set[PublisherId]]:
+        """Whose shared blocks each of these ranks can read, of whatever scope."""
+        owners = {dp_rank: self._publishers[one] for dp_rank, one in ranks.items()}
+        return {
+            dp_rank: {one for one, other in self._publishers.items() if owner.can_read(other)}
+            for dp_rank, owner in owners.items()
+        }
 
     def _sparse_ranks(
         self, scope: PrefixScope, ranks: dict[int, PublisherId], prefixes: list[int]
@@ -1550,14 +1575,15 @@ class ReferenceKernel:
     def without_adapter(self, scope: PrefixScope, /) -> list[str]:
         scope = PrefixScope(*scope)
         owners = self._publishers.values()
-        pooled = any(owner.held[scope] > owner.own[scope] for owner in owners)
-        if not scope.lora_name or not pooled:
+        pools = [owner for owner in owners if owner.held[scope] > owner.own[scope]]
+        if not scope.lora_name:
             return []
         base = scope._replace(lora_name="")
         registered = {
             owner.stream.instance_id
             for owner in owners
             if owner.takes_part(base) and owner.scope("") == base
+            if any(map(owner.can_read, pools))
         }
         return sorted(registered - self._participants(scope).keys())
 

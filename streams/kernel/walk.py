@@ -1,6 +1,6 @@
 """How far one instance holds a prompt: the rules of an answer, for the reference kernel."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
 
 from schemas.identities import MEDIA
@@ -16,7 +16,7 @@ Holder = tuple[PublisherId, int]
 def match_instance(
     instance: str,
     ranks: Mapping[int, PublisherId],
-    publishers: Iterable[PublisherId],
+    read: Mapping[int, Set[PublisherId]],
     held: Sequence[Set[Holder]],
     block_size: int,
 ) -> InstanceMatch:
@@ -24,14 +24,14 @@ def match_instance(
 
     Args:
         ranks: its publishers that take part in answers, by rank.
-        publishers: everyone's, any of which may be a shared pool.
+        read: whose shared blocks each of these can read.
         held: the holders of each block of the prompt, up to the first without a holder.
         block_size: tokens per block.
     """
     run = partial(_run, held)
-    pools = _pools(publishers)
     matches = []
     for dp_rank, publisher in sorted(ranks.items()):
+        pools = _pools(read[dp_rank])
         own = [{(publisher, medium)} for medium in range(SHARED)]
         gpu = run(own[_GPU])
         cpu = run(own[_CPU] | pools[_CPU], gpu)
@@ -39,6 +39,7 @@ def match_instance(
         walk = (gpu * block_size, cpu * block_size, disk * block_size)
         matched = run(own[_GPU] | own[_CPU] | own[_DISK])
         matches.append(RankMatch(dp_rank, matched * block_size, *walk))
+    pools = _pools(set[PublisherId]().union(*read.values()))
     media = [
         pools[medium] | {(publisher, medium) for publisher in ranks.values()}
         for medium in range(SHARED)
@@ -51,19 +52,23 @@ def match_instance(
 def match_shards(
     instance: str,
     ranks: Mapping[int, PublisherId],
-    publishers: Iterable[PublisherId],
+    read: Mapping[int, Set[PublisherId]],
     held: Sequence[Set[Holder]],
     block_size: int,
 ) -> InstanceMatch:
     """The same of one whose ranks have a part of each block: what all of them have."""
-    alone = match_instance(instance, ranks, publishers, held, block_size)
-    pools = _pools(publishers)
-    pools[_GPU] = set()
+    alone = match_instance(instance, ranks, read, held, block_size)
+    pools: dict[int, list[set[Holder]]] = {
+        rank: [set(), *_pools(those)[_CPU:]] for rank, those in read.items()
+    }
 
     def least(media: Sequence[int]) -> int:
         return block_size * min(
-            _run(held, {(one, medium) for medium in media}.union(*(pools[at] for at in media)))
-            for one in ranks.values()
+            _run(
+                held,
+                {(one, medium) for medium in media}.union(*(pools[rank][at] for at in media)),
+            )
+            for rank, one in ranks.items()
         )
 
     longest = least((_GPU, _CPU, _DISK))
@@ -83,8 +88,8 @@ def _run(held: Sequence[Set[Holder]], accepts: Set[Holder], start: int = 0) -> i
     return end
 
 
-def _pools(publishers: Iterable[PublisherId]) -> list[set[Holder]]:
-    """Everyone's, by medium."""
+def _pools(publishers: Set[PublisherId]) -> list[set[Holder]]:
+    """Theirs, by medium."""
     return [{(publisher, SHARED + medium) for publisher in publishers} for medium in range(SHARED)]
 
 

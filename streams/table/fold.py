@@ -510,10 +510,7 @@ class Fold:
             self.registrations[publisher] = LiveRegistration(registration, offset)
             self._changed_registrations[publisher] = None
             return
-        routable = not registration.is_pool
-        self.kernel.register(
-            self._handle(publisher), registration.lora_name, routable, registration.is_shard
-        )
+        register(self.kernel, self._handle(publisher), registration)
         self.registrations[publisher] = LiveRegistration(record.registration, offset)
         self.states.register(publisher, True, registration)
         self._note_pool(record.registration)
@@ -651,6 +648,12 @@ class Fold:
         self.ledgers.restore(ledgers, publishers)
         self.memory.restore(segments)
         self._changed_publishers.clear()
+
+
+def register(kernel: Kernel, publisher: PublisherId, registration: Registration) -> None:
+    """Makes a publisher of events what it is registered as in a kernel's answers."""
+    one = registration
+    kernel.register(publisher, one.lora_name, not one.is_pool, one.is_shard, one.reads, one.pool)
 
 
 def _shows_gpu_alone(state: PublisherState, reached: int) -> bool:

@@ -5,6 +5,7 @@ many publishers there are. One writer; other threads may read: what they read is
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -78,7 +79,9 @@ class _PublisherFacts(NamedTuple):
         other_ranks: of which events came in its stream.
         lacks_rank: whether one of them is not registered.
         partition: of the log.
-        is_pool: whether its blocks are for all instances of the scope.
+        is_pool: whether it is no instance, and its blocks are for those of the scope.
+        is_unread: whether none of these reads them.
+        shared_as, reads: see `Registration`.
         doubt: see `Registration.doubt`; "" where there is none.
         reloads_adapters: see `Registration.reloads_adapters`.
         says_all: whether its events say all that it drops, or none came yet.
@@ -99,6 +102,9 @@ class _PublisherFacts(NamedTuple):
     lacks_rank: bool = False
     partition: int = 0
     is_pool: bool = False
+    is_unread: bool = False
+    shared_as: str = ""
+    reads: tuple[str, ...] | None = None
     doubt: str = ""
     reloads_adapters: bool = False
     says_all: bool = True
@@ -116,13 +122,30 @@ class _PublisherFacts(NamedTuple):
         return bool(self.doubt) and not (self.doubt == Doubt.DROPS_UNSAID and self.says_all)
 
     @property
+    def read_names(self) -> frozenset[str | None]:
+        """What its instance reads, by name; None among them: all. Of a pool, or of one that is not
+        registered, nothing.
+        """
+        if self.is_pool or not self.registered:
+            return frozenset()
+        names: tuple[str | None, ...] = (None,)
+        if self.reads is not None:
+            names = (self.shared_as, *self.reads)
+        return frozenset(names)
+
+    def can_read(self, pool: "_PublisherFacts") -> bool:
+        """Whether a pool's blocks are for its instance."""
+        return self.reads is None or pool.shared_as in self.reads
+
+    @property
     def is_nothing(self) -> bool:
         return not (self.stated or self.registered or self.listed)
 
 
 class _Summary(NamedTuple):
-    """The publishers of one scope: how many are degraded, how many are certainly not confirmed, how
-    many may have loaded adapters again, and how many each source confirms.
+    """The publishers of one scope, but for pools that nobody reads: how many are degraded, how many
+    are certainly not confirmed, how many may have loaded adapters again, and how many each source
+    confirms.
     """
 
     degraded: int
@@ -161,6 +184,8 @@ class ScopeStates:
         self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
         self._summaries: dict[Scope, _Summary] = {}
         self._sharing: dict[StreamKey, dict[PublisherKey, None]] = {}  # a stream with other ranks
+        self._pools: dict[Scope, dict[PublisherKey, None]] = {}
+        self._reads: dict[Scope, Counter[str | None]] = {}  # how many read them, by name
 
     # Writing, O(1) each
 
@@ -247,6 +272,8 @@ class ScopeStates:
             publisher,
             known._replace(
                 is_pool=registration is not None and registration.is_pool,
+                shared_as="" if registration is None else registration.shared_as,
+                reads=None if registration is None else registration.reads,
                 doubt="" if registration is None else registration.doubt or "",
                 reloads_adapters=registration is not None and registration.reloads_adapters,
                 passed_over=0 if registration is None else registration.passed_over_media,
@@ -260,10 +287,13 @@ class ScopeStates:
 
     def _replace(self, publisher: PublisherKey, known: _PublisherFacts) -> None:
         before = self._known.get(publisher, _UNKNOWN)
-        known = known._replace(lacks_rank=self._lacks_rank(publisher, known))
+        scope = scope_of(publisher.stream)
+        known = known._replace(
+            lacks_rank=self._lacks_rank(publisher, known),
+            is_unread=known.is_pool and self._is_unread(scope, known),
+        )
         if known == before:
             return
-        scope = scope_of(publisher.stream)
         if known.is_nothing:
             self._known.pop(publisher, None)
             publishers = self._publishers.get(scope, {})
@@ -276,6 +306,7 @@ class ScopeStates:
         self._count(scope, before, -1)
         self._count(scope, known, 1)
         self._share(publisher, known)
+        self._read(publisher, scope, before, known)
         if self._is_registered(before) != self._is_registered(known):
             for other in list(self._sharing.get(publisher.stream, ())):
                 self._replace(other, self._known[other])
@@ -289,6 +320,32 @@ class ScopeStates:
         elif not sharing:
             del self._sharing[publisher.stream]
 
+    def _is_unread(self, scope: Scope, pool: _PublisherFacts) -> bool:
+        """Whether instances are registered in the scope, and none of them reads the pool."""
+        reads = self._reads.get(scope)
+        return reads is not None and not (reads[None] or reads[pool.shared_as])
+
+    def _read(
+        self, publisher: PublisherKey, scope: Scope, before: _PublisherFacts, known: _PublisherFacts
+    ) -> None:
+        pools = self._pools.setdefault(scope, {})
+        pools.pop(publisher, None)
+        if known.is_pool and not known.is_nothing:
+            pools[publisher] = None
+        elif not pools:
+            del self._pools[scope]
+        was, now = before.read_names, known.read_names
+        if was == now:
+            return
+        reads = self._reads.setdefault(scope, Counter())
+        reads.update(now)
+        reads.subtract(was)
+        reads += Counter()  # without those that nobody reads
+        if not reads:
+            del self._reads[scope]
+        for pool in list(pools):
+            self._replace(pool, self._known[pool])
+
     def _is_registered(self, known: _PublisherFacts) -> bool:
         return known.registered and (known.listed or not self._has_registry)
 
@@ -297,7 +354,7 @@ class ScopeStates:
         return not all(self._is_registered(self._known.get(one, _UNKNOWN)) for one in others)
 
     def _count(self, scope: Scope, known: _PublisherFacts, change: int) -> None:
-        if known.is_nothing:
+        if known.is_nothing or known.is_unread:
             return
         degraded, unconfirmed, reloading, confirmed = self._summaries.get(scope, _EMPTY)
         degraded += change * (known.degraded_at is not None)
@@ -402,7 +459,7 @@ class ScopeStates:
         self, publisher: PublisherKey, known: _PublisherFacts, contradictions: Contradictions
     ) -> Contradiction | None:
         """What outcomes contradict of the publisher. What an instance should have found below its
-        GPU is a pool's, where the scope has one: each instance finds less by what the pool lost.
+        GPU is a pool's, where it reads one: each that does finds less by what the pool lost.
         """
         scope = scope_of(publisher.stream)
         if scope not in contradictions.scopes:
@@ -413,14 +470,15 @@ class ScopeStates:
                     one
                     for other, one in contradictions.publishers.items()
                     if one.is_below_gpu and scope_of(other.stream) == scope
+                    if self._known.get(other, _UNKNOWN).can_read(known)
                 ),
                 default=None,
             )
         found = contradictions.publishers.get(publisher)
         if found is None or not found.is_below_gpu:
             return found
-        others = (self._known.get(one, _UNKNOWN) for one in tuple(self._publishers.get(scope, ())))
-        return None if any(one.is_pool for one in others) else found
+        pools = (self._known.get(one, _UNKNOWN) for one in tuple(self._pools.get(scope, ())))
+        return None if any(map(known.can_read, pools)) else found
 
 
 def _loss_of(state: PublisherState) -> tuple[str, float | None]:

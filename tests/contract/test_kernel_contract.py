@@ -266,6 +266,96 @@ def test_a_shared_pool_counts_for_every_instance_and_is_none_itself(bench: Bench
     assert bench.ranks(ABC) == {("a", 0): (0, 0, 3, 3), ("b", 0): (1, 1, 3, 3)}
 
 
+def reading(bench: Bench, instance: str, reads: list[str] | None, rank: int = 0) -> PublisherId:
+    publisher = bench.publisher(instance, rank)
+    bench.kernel.register(publisher, "", True, False, reads)
+    return publisher
+
+
+def walk_of(bench: Bench, instance: str) -> tuple[int, ...]:
+    """What an answer says of ABC: longest, GPU, CPU and DISK, in blocks."""
+    [match] = bench.kernel.query(SCOPE, prompt_tokens(ABC), (), instance)
+    return tuple(depth // BLOCK_SIZE for depth in match[1:5])
+
+
+def test_a_shared_pool_counts_for_those_alone_that_read_it(bench: Bench) -> None:
+    member, other = bench.publisher("pool#3"), bench.publisher("other")
+    bench.kernel.register(member, "", False, False, None, "pool")
+    bench.kernel.register(other, "", False)
+    bench.store(member, (0, 1), medium=Medium.CPU, shared=True)
+    bench.store(other, ABC, medium=Medium.DISK, shared=True)
+    reading(bench, "every", None)
+    bench.store(reading(bench, "none", []), (0,))
+    for some in ("pool", "other"):
+        reading(bench, some[0], ["absent", some])
+    assert bench.ask(ABC) == {"every": 3, "none": 1, "o": 3, "p": 2}
+    assert walk_of(bench, "every") == (3, 0, 2, 3)
+    assert walk_of(bench, "none") == (1, 1, 0, 0)
+    assert (walk_of(bench, "p"), walk_of(bench, "o")) == ((2, 0, 2, 0), (3, 0, 0, 3))
+    assert bench.ranks(ABC) == {
+        ("every", 0): (0, 0, 2, 3),
+        ("none", 0): (1, 1, 1, 1),
+        ("o", 0): (0, 0, 0, 3),
+        ("p", 0): (0, 0, 2, 2),
+    }
+
+
+def test_what_is_read_is_another_at_once_and_no_block_is_lost(bench: Bench) -> None:
+    stores, reads = reading(bench, "a", []), reading(bench, "b", [])
+    bench.store(stores, ABC, medium=Medium.CPU, shared=True)
+    assert bench.ask(ABC) == {"a": 3, "b": 0}, "its own always count for it"
+    bench.store(reads, (0,))
+    reading(bench, "b", ["a"])
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+    reading(bench, "b", ["c"])
+    assert bench.ask(ABC) == {"a": 3, "b": 1}
+    reading(bench, "b", None)
+    assert bench.ask(ABC) == {"a": 3, "b": 3}
+
+
+def test_who_begins_to_share_or_comes_back_is_read_by_its_name(bench: Bench) -> None:
+    reading(bench, "b", ["a"])
+    for _ in range(3):
+        stores = bench.publisher("a")
+        assert bench.ask(ABC) == {"b": 0}
+        bench.store(stores, ABC, medium=Medium.CPU, shared=True)
+        assert bench.ask(ABC) == {"b": 3}
+        bench.kernel.clear(stores)
+        bench.store(bench.publisher("c"), ABC, medium=Medium.CPU, shared=True)
+        assert bench.ask(ABC) == {"b": 0}
+        bench.store(stores, (0,), medium=Medium.CPU, shared=True)
+        assert bench.ask(ABC) == {"b": 1}
+        bench.kernel.unregister(stores)
+        bench.kernel.unregister(bench.publisher("c"))
+
+
+def test_each_rank_reads_what_it_is_registered_with_in_each_adapters_scope(bench: Bench) -> None:
+    first, second = reading(bench, "a", []), reading(bench, "a", ["pool"], rank=1)
+    pool = bench.publisher("pool")
+    bench.kernel.register(pool, "", False)
+    for lora_name in ("", "x"):
+        bench.store(pool, ABC, medium=Medium.CPU, shared=True, lora_name=lora_name)
+        bench.store(first, (0,), lora_name=lora_name)
+    assert bench.ranks(ABC) == {("a", 0): (1, 1, 1, 1), ("a", 1): (0, 0, 3, 3)}
+    assert bench.ask(ABC) == {"a": 3}
+    adapted = scope_of("x")
+    assert bench.ask(ABC, adapted) == {"a": 1}
+    bench.store(second, (2,), lora_name="x")
+    assert bench.ask(ABC, adapted) == {"a": 3}
+
+
+def test_a_shard_that_does_not_read_a_pool_lacks_what_it_has_not_itself(bench: Bench) -> None:
+    first, second = (bench.publisher("a", rank) for rank in (0, 1))
+    bench.store(bench.publisher("pool"), ABC, medium=Medium.DISK, shared=True)
+    for one, reads in ((first, ["pool"]), (second, ["other"])):
+        bench.kernel.register(one, "", True, True, reads)
+    assert bench.ask(ABC) == {"a": 0}
+    bench.store(second, (0, 1), medium=Medium.CPU)
+    assert bench.ask(ABC) == {"a": 2}
+    bench.kernel.register(second, "", True, True, ["pool"])
+    assert bench.ask(ABC) == {"a": 3}
+
+
 def test_the_walk_goes_down_the_tiers_and_never_up(bench: Bench) -> None:
     publisher = bench.publisher()
     tiers = (Medium.GPU, Medium.DISK, Medium.CPU, Medium.DISK)

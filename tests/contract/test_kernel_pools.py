@@ -150,3 +150,12 @@ def test_other_models_and_adapters_are_not_asked_for(bench: Bench) -> None:
     bench.kernel.register(of_other, "", True)
     bench.kernel.register(bench.publisher("c"), "y", True)
     assert bench.kernel.without_adapter(scope_of("x")) == ["a"]
+
+
+def test_nor_who_does_not_read_what_is_there_of_an_adapter(bench: Bench) -> None:
+    stores = engine(bench, "a")
+    adapted(bench, stores)
+    adapted(bench, stores, **POOL)
+    for reads, unknown in ((["a"], ["b"]), (["pool"], []), ([], []), (None, ["b"])):
+        bench.kernel.register(bench.publisher("b"), "", True, False, reads)
+        assert bench.kernel.without_adapter(scope_of("x")) == unknown

@@ -299,6 +299,23 @@ def test_a_pool_is_one_service(tenant: Tenant, master: Master, engines: list[Pub
     assert tenant.unregister(instance_id="pool")[0] == 404
 
 
+def test_a_pool_counts_for_an_instance_as_long_as_that_is_registered_to_read_it(
+    tenant: Tenant, master: Master, engines: list[Publisher]
+) -> None:
+    connect(tenant, master, engines)
+    for engine, tokens, hashes in zip(engines, (TOKENS, OTHERS), (HASHES, [11]), strict=True):
+        engine.publish([announced(tokens[: 16 * len(hashes)], hashes)])
+    master.store(*map(key_of, HASHES))
+    await_longest(tenant, a=64, b=64)
+    for reads, held in ((["other"], 0), (["pool"], 64), ([], 0), (None, 64)):
+        status, answer = tenant.register(engines[1], instance_id="b", reads=reads, replace=True)
+        assert status == 200, answer
+        await_longest(tenant, a=64, b=held)
+        shown = {one["InstanceID"]: one["Reads"] for one in tenant.services()}
+        assert shown == {"a": None, "b": reads, "pool": None}
+        assert longest(tenant, OTHERS) == {"a": 0, "b": 16}, "its own blocks stay"
+
+
 def test_one_master_serves_two_models(
     tenant: Tenant, engines: list[Publisher], masters: list[Master]
 ) -> None:

@@ -61,8 +61,8 @@ class Run:
         match operation:
             case Apply(number, events, after):
                 kernel.apply(self.publisher(number), encode_events(events), after)
-            case Register(number, lora_name, routable, is_shard):
-                kernel.register(self.publisher(number), lora_name, routable, is_shard)
+            case Register(number):
+                kernel.register(self.publisher(number), *operation[1:])
             case Clear(number):
                 return kernel.clear(self.publisher(number))
             case Unregister(number):
@@ -120,6 +120,7 @@ def answers(kernel: Kernel, prompts: list[Prompt]) -> Iterator[object]:
     for lora_name in LORA_NAMES:
         scope = scope_of(lora_name)
         yield kernel.knows(scope)
+        yield kernel.without_adapter(scope)
         waiting = waiting_scope(scope)
         assert waiting is not None
         yield kernel.knows(waiting)

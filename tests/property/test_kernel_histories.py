@@ -148,7 +148,8 @@ class History:
         prompt = self.random.choice(self.prompts)
         lora_name = self.random.choice(LORA_NAMES)
         keys = self.keys(prompt, lora_name, has_own=stream.instance_id == INSTANCES[2])
-        tiers = TIER_COUNT if stream.instance_id == INSTANCES[3] else SHARED
+        is_sharer = stream.instance_id == INSTANCES[3] or self.chance(8)
+        tiers = TIER_COUNT if is_sharer else SHARED
         start = self.random.randrange(len(prompt)) if prompt and self.chance(2) else 0
         blocks, hashes = prompt[start:], keys[start:]
         fields: dict[str, object] = {"hashes": u64s(hashes), "tokens": tokens_of(blocks)}
@@ -337,8 +338,11 @@ class History:
             case 2 | 3 | 4:
                 lora_name, routable = self.random.choice(LORA_NAMES), not self.chance(4)
                 is_shard, domain = self.chance(4), int(self.chance(6))
+                names = [name for name in (*INSTANCES, "shared", "absent") if self.chance(3)]
+                reads = names if self.chance(2) else None
+                shared_as = "shared" if self.chance(4) else ""
                 for kernel, one in opened:
-                    kernel.register(one, lora_name, routable, is_shard)
+                    kernel.register(one, lora_name, routable, is_shard, reads, shared_as)
                     kernel.set_domain(one, domain)
             case 5 | 6:
                 self.load()

@@ -28,6 +28,7 @@ from streams.table.table import Table
 from streams.table.threads import run_without_loop
 from streams.table.verification import fresh_fold
 from tests.building import (
+    SCOPE,
     cleared,
     dropped,
     events_record,
@@ -39,6 +40,7 @@ from tests.building import (
     removed,
     reset_record,
     stored,
+    u64s,
     unregistered_record,
 )
 from tests.kills import Kill, Killed, kills
@@ -73,11 +75,13 @@ pytestmark = pytest.mark.timeout(600)
 
 KINDS = ["events"] * 6 + ["gap", "reset", "again", "flush", "some", "some", "abort", "un"]
 HARSH = [*KINDS, "death", "death", "death", "lose"]
-POOLED = [*HARSH, *["pool"] * 6]
-"""Beside the engine a pool, whose objects are joined to what the engine announces."""
+POOLED = [*HARSH, *["pool"] * 6, "reads", "reads"]
+"""Beside the engine a pool, whose objects are joined to what the engine announces, and which it
+reads or not.
+"""
 ODD = [*HARSH, *["odd"] * 6]
 """Beside the engine another one, whose events leave doubts of every kind."""
-POOLED_KINDS = [*KINDS, *["pool"] * 5]
+POOLED_KINDS = [*KINDS, *["pool"] * 5, "reads"]
 RETIRED = [kind for kind in HARSH if kind != "again"] + ["retire"] * 3
 """Without records that come again: what is retired is older than whatever comes late."""
 
@@ -172,17 +176,16 @@ def odd_events(draw: st.DrawFn, sequence: int) -> list[BlockEvent]:
 
 OTHER = registration("odd", port=5560)
 POOL = registration("pool", port=5559, kind="Mooncake")
+BESIDE = {"pool": (pool_events, POOL), "odd": (odd_events, OTHER)}
+"""Who may be there beside the engine, by the kind of its records."""
 
 
 @st.composite
 def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item]:
     """Records of a publisher with gaps, restarts, redeliveries and crashes among them."""
     history: list[Item] = [registered_record(registration("a"))]
-    if "pool" in kinds:
-        history.append(registered_record(POOL))
-    if "odd" in kinds:
-        history.append(registered_record(OTHER))
-    incarnation, sequence, pool_sequence, odd_sequence = 1, 0, 0, 0
+    history += [registered_record(one) for kind, (_, one) in BESIDE.items() if kind in kinds]
+    incarnation, sequence, beside = 1, 0, dict.fromkeys(BESIDE, 0)
     for _ in range(draw(st.integers(1, 25))):
         match draw(st.sampled_from(kinds)):
             case "events":
@@ -195,16 +198,15 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
                     )
                 )
                 sequence = last + 1
-            case "pool":
-                batch = draw(pool_events(pool_sequence))
-                numbers = pool_sequence, pool_sequence
-                history.append(events_record(*numbers, batch, stream=POOL.stream))
-                pool_sequence += 1
-            case "odd":
-                batch = draw(odd_events(odd_sequence))
-                numbers = odd_sequence, odd_sequence
-                history.append(events_record(*numbers, batch, stream=OTHER.stream))
-                odd_sequence += 1
+            case "pool" | "odd" as kind:
+                (make, one), number = BESIDE[kind], beside[kind]
+                batch = draw(make(number))
+                history.append(events_record(number, number, batch, stream=one.stream))
+                beside[kind] += 1
+            case "reads":
+                reads = draw(st.sampled_from([None, (), ("pool",)]))
+                one = msgspec.structs.replace(registration("a"), reads=reads)
+                history.append(registered_record(one))
             case "gap":
                 history.append(gap_record(sequence, sequence + 1, incarnation=incarnation))
                 sequence += 2
@@ -226,9 +228,11 @@ def histories(draw: st.DrawFn, kinds: Sequence[str] = tuple(KINDS)) -> list[Item
 
 
 def state(fold: Fold) -> object:
+    prefixes = [u64s(prefix_hashes(tokens_of(block))) for block in range(1, 7)]
     return (
         fold.kernel.contexts(),
         fold.kernel.scopes(),
+        [fold.kernel.query_by_hash(SCOPE, prefix, None) for prefix in prefixes],
         fold.publishers,
         {key: known.registration for key, known in fold.registrations.items()},
     )

@@ -8,11 +8,14 @@ hashes tokens itself. The type `none`, of an engine without events, is of the JS
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple, TypeVar, get_args
 
+import msgspec
+
 from query_api.access.errors import AccessError
 from query_api.access.rights import OPEN, Access, Right
 from query_api.http.errors import RequestError, shown
 from query_api.http.requests.fields import (
     bounded_text,
+    decode,
     got,
     read_integer,
     read_name,
@@ -29,6 +32,8 @@ from schemas.limits import (
     KV_TOKENS_MAX,
     LABEL_BYTES_MAX,
     LABELS_MAX,
+    NAME_BYTES_MAX,
+    READS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.registration import (
@@ -42,6 +47,7 @@ from schemas.registration import (
     Labels,
     LoraReload,
     PublisherKind,
+    Reads,
     Registration,
     ReportMode,
     Role,
@@ -83,6 +89,7 @@ OWN_FIELDS: Final = frozenset(
         "max_num_seqs",
         "memory_segment",
         "model",
+        "reads",
         "replace",
         "role",
         "url",
@@ -113,6 +120,8 @@ _ALGORITHMS: Final = ("sha256", "sha256_cbor")
 _STRATEGY: Final = "vllm_v1"
 _PROJECTION: Final = "low64_be"
 _SEED_MAX: Final = 2**32 - 1
+_READS_BYTES_MAX: Final = 2 * READS_MAX * 6 * NAME_BYTES_MAX  # as \uXXXX, and blanks between them
+_names: Final = msgspec.json.Decoder(list[str] | None).decode
 
 FieldMap = dict[str, Field]
 
@@ -208,7 +217,11 @@ def read_register_command(
         kv_capacity_tokens=_read_size(fields, "kv_capacity_tokens", wire, KV_TOKENS_MAX),
         url=_text(fields, "url", wire),
         curve_server_key=_curve_server_key(_text(fields, "curve_server_key", wire), endpoint),
+        reads=_read_reads(fields, wire),
     )
+    if registration.reads is not None and (registration.is_pool or not registration.has_events):
+        message = f"reads must be left out where type is {registration.kind}: it reads no blocks"
+        raise RequestError("invalid_value", message, field="reads", more=got(fields["reads"]))
     return RegisterCommand(registration, _read_replace(fields))
 
 
@@ -363,6 +376,25 @@ def _read_label(name: str, field: Field, wire: Wire) -> Label:
     bounded_text("labels", name, LABEL_BYTES_MAX)
     value = read_text(Field(f"labels.{name}", field.raw), wire)
     return Label(name, bounded_text("labels", value, LABEL_BYTES_MAX))
+
+
+def _read_reads(fields: FieldMap, wire: Wire) -> Reads | None:
+    """Whose shared blocks it reads; null is all, as where it is missing."""
+    field = fields.get("reads")
+    if field is None:
+        return None
+    is_long = memoryview(field.raw).nbytes > _READS_BYTES_MAX
+    names = None if is_long else decode(_names, field, wire, "an array of strings")
+    if is_long or (names is not None and len(names) > READS_MAX):
+        message = f"reads must have at most {READS_MAX} entries"
+        more = f" of {NAME_BYTES_MAX} bytes, got {'more' if names is None else len(names)}"
+        raise RequestError("out_of_range", message, field="reads", more=more)
+    if names is None:
+        return None
+    if "" in names:
+        more = ", got one that is empty"
+        raise RequestError("invalid_value", "reads must have names", field="reads", more=more)
+    return tuple(sorted({bounded_text("reads", name) for name in names}))
 
 
 def _read_size(fields: FieldMap, name: str, wire: Wire, most: int) -> int:

@@ -37,7 +37,7 @@ from schemas.memory_segments import SegmentKey, SegmentState
 from schemas.positions import Heartbeat, PublisherState
 from schemas.registration import LiveRegistration
 from streams.kernel.interface import Kernel
-from streams.table.fold import ALL_PROVEN, NO_OFFSET, UnprovenState
+from streams.table.fold import ALL_PROVEN, NO_OFFSET, UnprovenState, register
 from streams.table.ledger import Ledger
 from streams.table.rows import bodies
 from streams.table.rows import format as rows
@@ -372,8 +372,7 @@ class RowReader:
             self.kernel.unregister(self.kernel.open_publisher(*publisher))
             self.states.register(publisher, False)
             return
-        handle, routable = self.kernel.open_publisher(*publisher), not registration.is_pool
-        self.kernel.register(handle, registration.lora_name, routable, registration.is_shard)
+        register(self.kernel, self.kernel.open_publisher(*publisher), registration)
         self.states.register(publisher, True, registration)
         if self.registrations[publisher].registration.is_self_registered:
             self.states.list(publisher, True)

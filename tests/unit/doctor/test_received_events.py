@@ -248,6 +248,20 @@ def test_adapters_that_an_instance_may_have_loaded_are_named(clinic: Clinic) -> 
     assert only(clinic).cause.endswith("adapter-4, adapter-5 and 1 more")
 
 
+def test_whom_it_reads_and_nobody_is_called_is_named(clinic: Clinic) -> None:
+    one = msgspec.structs.replace(clinic.register(), reads=("b", "c", "pool"))
+    clinic.table.registrations[one.publisher] = one
+    clinic.register("b")
+    found = only(clinic)
+    assert (found.code, found.instance_id) == ("reads_unknown", "a")
+    assert found.got == "c, pool"
+    clinic.register("c")
+    clinic.register("pool", block_size=2 * one.block_size)
+    assert only(clinic).got == "pool", "that one is of another scope"
+    clinic.table.registrations[one.publisher] = msgspec.structs.replace(one, reads=())
+    assert clinic.codes() == []
+
+
 def test_who_serves_and_publishes_nothing_is_found(clinic: Clinic) -> None:
     one = clinic.register()
     clinic.has(one, PublisherState())

@@ -223,3 +223,26 @@ def test_what_an_engine_has_stored_for_all_is_as_well_known_as_the_engine() -> N
     shown.put(ENGINE, sequence=9, media=SHARES | POOL_CLEARED)
     assert standings() == dict.fromkeys("ab", (AnswerState.UNCONFIRMED, Doubt.POOL_CLEARED))
     assert shown.view.verdict(SCOPE).state is AnswerState.UNCONFIRMED
+
+
+def test_what_a_pool_lacks_those_lack_that_read_it() -> None:
+    kinds = {"a": None, "b": (), "c": ("pool",), "d": ("pool#0",)}
+    engines = [
+        msgspec.structs.replace(registration(name, port=place), reads=reads)
+        for place, (name, reads) in enumerate(kinds.items(), 7001)
+    ]
+    shown = Shown(*engines, *MEMBERS)
+    shown.put(MEMBERS[0], sequence=9, degraded=2)
+
+    def lacking() -> list[str]:
+        found = shown.view.instance_standings(SCOPE)
+        return [name for name, one in found.items() if one.state is not AnswerState.EXACT]
+
+    assert lacking() == ["a", "c"]
+    shown.put(MEMBERS[0], sequence=10)
+    shown.put(engines[1], sequence=9, media=SHARES | POOL_CLEARED)
+    assert lacking() == list("abc"), "where c reads the pool, b may have removed what is there"
+    shown.put(MEMBERS[0], sequence=10, degraded=2)
+    shown.put(engines[1], sequence=9, media=SHARES)
+    shown.put(engines[3], sequence=9, media=SHARES, degraded=2)
+    assert lacking() == list("acd")

@@ -13,6 +13,7 @@ from schemas.limits import (
     KV_TOKENS_MAX,
     LABEL_BYTES_MAX,
     LABELS_MAX,
+    READS_MAX,
     SEQUENCES_AT_ONCE_MAX,
 )
 from schemas.registration import (
@@ -132,6 +133,9 @@ def test_what_a_stream_keeps_back_of_cache_groups_is_doubted() -> None:
         ({}, {"kv_cache_groups": "one", "kv_partial_reuse": "none", "lora_reload": "none"}, True),
         ({"kv_cache_groups": "one"}, {}, True),
         ({}, {"role": "decode", "labels": (Label("a", "b"),), "kv_capacity_tokens": 1}, True),
+        ({}, {"reads": ()}, True),
+        ({"reads": ("a", "b")}, {"reads": ("a",)}, True),
+        ({"reads": ()}, {}, True),
         ({}, {"kv_offloading": "native"}, True),
         ({"kv_offloading": "native"}, {}, False),
         ({}, {"kv_offloading": "lmcache"}, False),
@@ -158,6 +162,8 @@ def test_what_says_how_an_engine_is_and_not_what_its_stream_is_restates_it(
         ({"labels": (Label("a", "b"),)}, "labels is left out, got: "),
         ({"replay_endpoint": "tcp://a:2"}, "replay_endpoint is left out, got: tcp://a:2"),
         ({"dp_rank": 0, "max_num_seqs": 3}, "max_num_seqs is 0, got: 3"),
+        ({"reads": ()}, "reads is left out, got: []"),
+        ({"reads": ("a", "b")}, "reads is left out, got: ['a', 'b']"),
     ],
 )
 def test_a_conflict_names_what_differs(fields: Any, text: str) -> None:
@@ -175,8 +181,11 @@ def test_what_is_said_of_an_instance_comes_back_as_it_was_written() -> None:
         kv_bytes_per_token=KV_TOKEN_BYTES_MAX,
         max_num_seqs=SEQUENCES_AT_ONCE_MAX,
         kv_capacity_tokens=KV_TOKENS_MAX,
+        reads=tuple(f"engine-{number}" for number in range(READS_MAX)),
     )
     assert read(encode_registration(full)) == full
+    nothing = msgspec.structs.replace(PLAIN, reads=())
+    assert read(encode_registration(nothing)) == nothing != PLAIN
     assert decoded({**OLD, "role": "combined", "labels": [], "max_num_seqs": 0}) == PLAIN
 
 
@@ -191,8 +200,19 @@ def test_what_is_said_of_an_instance_comes_back_as_it_was_written() -> None:
         ("kv_bytes_per_token", KV_TOKEN_BYTES_MAX + 1),
         ("max_num_seqs", -1),
         ("kv_capacity_tokens", KV_TOKENS_MAX + 1),
+        ("reads", [str(number) for number in range(READS_MAX + 1)]),
+        ("reads", [""]),
+        ("reads", "a"),
     ],
 )
 def test_what_is_above_a_bound_is_no_registration(name: str, value: object) -> None:
     with pytest.raises(EntryError):
         decoded({**OLD, name: value})
+
+
+def test_an_instance_reads_its_own_blocks_and_of_others_what_is_said() -> None:
+    for reads, names in ((None, "apq"), ((), "a"), (("p",), "ap"), (("a", "q"), "aq")):
+        one = msgspec.structs.replace(PLAIN, reads=reads)
+        assert "".join(filter(one.can_read, "apq")) == names
+    member = msgspec.structs.replace(PLAIN, instance_id="p#1", pool="p")
+    assert (member.shared_as, PLAIN.shared_as) == ("p", "a")

@@ -13,7 +13,7 @@ use prefix_index::counters::COUNTER_NAMES;
 use prefix_index::dumps::Dump;
 use prefix_index::events::{Event, read_events};
 use prefix_index::limits::{CLEARED_AT_ONCE_MAX, LEFT_OUT_BLOCKS_MAX, WAITING_MAX};
-use prefix_index::names::TIERS;
+use prefix_index::names::{Sharing, TIERS};
 use prefix_index::scan::scan_query;
 use prefix_index::selection::Selection;
 use prefix_index::walk::Prompt;
@@ -219,16 +219,25 @@ impl Kernel {
         self.write(set).map_err(unknown(publisher))
     }
 
-    #[pyo3(signature = (publisher, lora_name, routable, is_shard = false, /))]
+    #[pyo3(signature = (
+        publisher, lora_name, routable, is_shard = false, reads = None, shared_as = "", /
+    ))]
     fn register(
         &self,
         publisher: u64,
         lora_name: &str,
         routable: bool,
         is_shard: bool,
+        reads: Option<Vec<String>>,
+        shared_as: &str,
     ) -> PyResult<()> {
-        let register =
-            |turn: &mut WriteTurn| turn.state().register(publisher, lora_name, routable, is_shard);
+        let sharing = Sharing {
+            reads: reads.map(|names| names.into_iter().map(Arc::from).collect()),
+            shared_as: Some(shared_as).filter(|name| !name.is_empty()).map(Arc::from),
+        };
+        let register = |turn: &mut WriteTurn| {
+            turn.state().register(publisher, lora_name, routable, is_shard, sharing)
+        };
         let known = self.change(register);
         if known { Ok(()) } else { Err(PyKeyError::new_err(publisher)) }
     }

@@ -141,6 +141,7 @@ names = st.sampled_from(
         "max_num_seqs",
         "kv_capacity_tokens",
         "curve_server_key",
+        "reads",
     ]
 )
 likely = st.sampled_from(

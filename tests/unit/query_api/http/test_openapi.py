@@ -203,7 +203,7 @@ def test_answers_match_their_models(
     one = registration("a")
     table.store(table.add(one), range(8), hashes=[1, 2])
     table.registrations[one.publisher] = msgspec.structs.replace(
-        one, memory_segment="s", labels=(Label("host", "h"),)
+        one, memory_segment="s", labels=(Label("host", "h"),), reads=("pool",)
     )
     lost = Account(1, (Interval(0, 0, "missed", 1.0, 2.0),))
     known = Ledger(incarnations=(Incarnation(number=1, lost=lost),), lost={"missed": 1})

@@ -189,6 +189,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
         max_num_seqs=256,
         kv_capacity_tokens=400_000,
         lora_reload="none",
+        reads=("b", "pool"),
         curve_server_key="k" * 40,
     )
     table.add(known)
@@ -228,6 +229,7 @@ def test_services_have_conductors_names_and_ours(table: FakeTable, client: AsgiC
             "KvPartialReuse": "",
             "KvCacheGroups": "",
             "LoraReload": "none",
+            "Reads": ["b", "pool"],
             "Url": "",
             "CurveServerKey": "k" * 40,
             "Incarnation": 3,

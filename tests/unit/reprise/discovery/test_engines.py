@@ -27,6 +27,7 @@ def test_a_pod_is_registered_as_its_annotations_say() -> None:
         kv_partial_reuse="none",
         kv_cache_groups="one",
         lora_reload="none",
+        reads="pool-a,engine-3,",
     )
     first, second = bodies(one, "", 0)
     assert first == {
@@ -46,6 +47,7 @@ def test_a_pod_is_registered_as_its_annotations_say() -> None:
         "kv_partial_reuse": "none",
         "kv_cache_groups": "one",
         "lora_reload": "none",
+        "reads": ["engine-3", "pool-a"],
         "labels": {
             "k8s-namespace": NAMESPACE,
             "k8s-pod": "vllm-0",

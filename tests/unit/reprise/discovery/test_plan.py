@@ -92,6 +92,7 @@ def test_what_a_pod_says_of_its_engine_later_is_registered_in_place(
     client: AsgiClient, table: FakeTable
 ) -> None:
     said = {"kv_offloading": "native", "kv_partial_reuse": "none", "kv_cache_groups": "one"}
+    said |= {"reads": "b,a"}
     for fields in ({**said, "lora_reload": "none"}, *({name: said[name]} for name in said), {}):
         services = registered(client, table, *wanted(engine()))
         some = wanted(engine(**fields))
@@ -100,7 +101,8 @@ def test_what_a_pod_says_of_its_engine_later_is_registered_in_place(
         assert (plan.unregister, plan.register) == ([], due)
         services = registered(client, table, *plan.register)
         assert make_plan(some, services, NAMESPACE) == ([], [])
-        older = [msgspec.structs.replace(one, KvCacheGroups=msgspec.UNSET) for one in services]
+        unset = {"KvCacheGroups": msgspec.UNSET, "Reads": msgspec.UNSET}
+        older = [msgspec.structs.replace(one, **unset) for one in services]
         rest = make_plan(wanted(engine(**fields | {"kv_cache_groups": ""})), older, NAMESPACE)
         assert rest == ([], [])
         table.registrations.clear()

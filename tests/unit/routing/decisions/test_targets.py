@@ -119,3 +119,16 @@ def test_doubts_of_who_stores_for_all_are_doubts_of_all(media: int, is_sure: boo
     table.standings["b"] = DEAD
     table.states[other.publisher] = PublisherState(media=media)
     assert _decided(table).is_sure is is_sure
+
+
+@pytest.mark.parametrize(
+    ("reads", "is_sure"), [((), True), (("b",), False), (("pool",), False), (("c", "d"), True)]
+)
+def test_but_of_those_that_read_it(reads: tuple[str, ...], is_sure: bool) -> None:
+    other = registration("b", block_size=16)
+    table = _table(other, _pool())
+    one = registration("a", block_size=16)
+    table.registrations[one.publisher] = msgspec.structs.replace(one, reads=reads)
+    table.standings |= {"pool": DEAD, "b": DEAD}
+    table.states[other.publisher] = PublisherState(media=SHARES)
+    assert _decided(table).is_sure is is_sure

@@ -183,6 +183,18 @@ def serve_pool(fold: Fold, of: Registration = POOL, **of_engine: str) -> Registr
     return engine
 
 
+def test_a_pool_counts_for_those_that_are_registered_to_read_it_from_then_on(
+    each_fold: Fold,
+) -> None:
+    engine, loss = serve_pool(each_fold), gap_record(1, 1, stream=POOL.stream)
+    feed(each_fold, loss)
+    for reads, cpu in ((None, 4), ((), 0), (("pool",), 4), (("other",), 0)):
+        feed(each_fold, registered_record(msgspec.structs.replace(engine, reads=reads)))
+        [match] = each_fold.kernel.query(SCOPE, u32s(range(4)), (), None)
+        assert (match.gpu, match.cpu) == (4, cpu)
+        assert each_fold.states.is_degraded(SCOPE) is bool(cpu)
+
+
 END: dict[str, Callable[[Registration], bytes]] = {
     "restarts": lambda engine: reset_record(2),
     "restarts unsaid": lambda engine: events_record(0, 0, [], incarnation=2),

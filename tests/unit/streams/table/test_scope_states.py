@@ -8,7 +8,15 @@ import pytest
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey
 from schemas.positions import SAYS_ALL_GONE, Confirmation, PublisherState
-from streams.table.scope_states import ConfirmationSource, FreshUntil, ScopeStates
+from schemas.registration import Registration
+from streams.table.scope_states import (
+    ConfirmationSource,
+    Contradiction,
+    Contradictions,
+    FreshUntil,
+    ScopeStates,
+    common_scope,
+)
 from tests.building import SCOPE, STREAM, registration
 
 ONE, TWO = PublisherKey(STREAM, 0), PublisherKey(STREAM, 1)
@@ -252,3 +260,69 @@ def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None
     states.list(ONE, False)
     assert states.standing(ONE, FRESH, NOW).reason == Doubt.NOT_FOLLOWED
     assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+
+
+POOL = registration("pool", kind="Mooncake", port=7000)
+
+
+def reads(instance_id: str, names: tuple[str, ...] | None) -> Registration:
+    return msgspec.structs.replace(registration(instance_id), reads=names)
+
+
+def enter(states: ScopeStates, one: Registration, state: PublisherState | None = None) -> None:
+    states.register(one.publisher, True, one)
+    states.put(one.publisher, state or confirmed())
+
+
+@pytest.mark.parametrize("first", ["pool", "engine"])
+def test_a_pool_is_in_no_answer_where_nobody_reads_it(first: str) -> None:
+    states = ScopeStates()
+    member = msgspec.structs.replace(POOL, instance_id="pool#1", pool="pool")
+    lost = msgspec.structs.replace(confirmed(), degraded_since=1)
+
+    def verdict() -> AnswerState:
+        return states.verdict(SCOPE, FRESH, NOW).state
+
+    if first == "pool":
+        enter(states, member, lost)
+        assert verdict() is AnswerState.DEGRADED, "of those to come"
+    enter(states, reads("a", ()))
+    if first == "engine":
+        enter(states, member, lost)
+    assert verdict() is EXACT
+    assert states.standing(member.publisher, FRESH, NOW).state is AnswerState.DEGRADED
+    for names, state in (
+        (("b", "pool"), AnswerState.DEGRADED),
+        (("b", "pool#1"), EXACT),
+        (None, AnswerState.DEGRADED),
+        ((), EXACT),
+    ):
+        enter(states, reads("a", names))
+        assert verdict() is state, names
+        assert states.is_degraded(SCOPE) is (state is AnswerState.DEGRADED)
+    enter(states, registration("b", port=2))
+    assert verdict() is AnswerState.DEGRADED, "that one reads all"
+    states.put(registration("b").publisher, None)
+    states.register(registration("b").publisher, False)
+    assert verdict() is EXACT
+    states.put(member.publisher, None)
+    states.register(member.publisher, False)
+    states.put(reads("a", ()).publisher, None)
+    states.register(reads("a", ()).publisher, False)
+    assert states.publishers(SCOPE) == ()
+
+
+def test_what_an_instance_did_not_find_below_its_gpu_is_of_a_pool_that_it_reads() -> None:
+    states = ScopeStates()
+    for one in (POOL, reads("a", ()), reads("b", ("pool",))):
+        enter(states, one, msgspec.structs.replace(confirmed(), media=SAYS_ALL_GONE))
+
+    def doubted(instance_id: str) -> list[str]:
+        of_it = {registration(instance_id).publisher: Contradiction(9.0, is_below_gpu=True)}
+        found = Contradictions(of_it, frozenset([common_scope(SCOPE)]))
+        known = (one.publisher for one in (POOL, registration("a"), registration("b")))
+        standings = {one: states.standing(one, FRESH, NOW, found) for one in known}
+        return [one.stream.instance_id for one, said in standings.items() if said.reason]
+
+    assert doubted("a") == ["a"]
+    assert doubted("b") == ["pool"]

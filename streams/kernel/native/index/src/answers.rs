@@ -300,7 +300,7 @@ mod tests {
     use super::*;
     use crate::audit::Queue;
     use crate::events::read_events;
-    use crate::names::StreamKey;
+    use crate::names::{Sharing, StreamKey};
     use crate::sample_events::{SampleEvent, encode, u32s, u64s};
     use crate::write::WriteTurn;
 
@@ -347,7 +347,7 @@ mod tests {
             };
             let mut turn = WriteTurn::new(&self.core.state, &self.core.hasher);
             let id = turn.state().open_publisher(stream, dp_rank);
-            turn.state().register(id, "", true, false);
+            turn.state().register(id, "", true, false, Sharing::default());
             let encoded = encode(events);
             turn.apply(id, &read_events(&encoded).expect("events"), -1).expect("a publisher");
         }

@@ -168,6 +168,15 @@ impl StreamKey {
     }
 }
 
+/// What a registration says of shared blocks.
+#[derive(Clone, Default, PartialEq)]
+pub struct Sharing {
+    /// Whose count for it beside those of its own instance; None: everybody's.
+    pub reads: Option<Arc<[Arc<str>]>>,
+    /// What others call it there, where that is not its instance.
+    pub shared_as: Option<Arc<str>>,
+}
+
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ContextKey {
     pub scope: ScopeKey,

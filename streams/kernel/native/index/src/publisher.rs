@@ -6,7 +6,7 @@ use hashbrown::HashMap;
 
 use crate::entry_table::{Entry, EntryTable};
 use crate::memberships::{Membership, Memberships};
-use crate::names::{RULES, StreamKey};
+use crate::names::{RULES, Sharing, StreamKey};
 
 /// (key, tier) -> how often a held block was announced, where more than once.
 #[derive(Default)]
@@ -64,6 +64,7 @@ pub struct Publisher {
     pub routable: bool,
     /// It has a part of each block, and the other ranks of its instance have the others.
     pub is_shard: bool,
+    pub sharing: Sharing,
     /// Objects are joined through engines of the same domain only.
     pub domain: u32,
     /// Bit per cache group that stored events have been left out of.
@@ -100,6 +101,7 @@ impl Publisher {
             registered_lora: None,
             routable: false,
             is_shard: false,
+            sharing: Sharing::default(),
             domain: 0,
             skipped_groups: 0,
             groups: 0,
@@ -111,6 +113,14 @@ impl Publisher {
             unheld_removed: Some(0),
             has_aliases: false,
         }
+    }
+
+    /// Whether the other one's shared blocks count for it, where both hold some of a scope.
+    pub fn can_read(&self, other: &Self) -> bool {
+        let instance = &other.stream.instance_id;
+        let called = other.sharing.shared_as.as_ref().unwrap_or(instance);
+        let reads = self.sharing.reads.as_deref();
+        reads.is_none_or(|reads| *instance == self.stream.instance_id || reads.contains(called))
     }
 
     /// Its parts in the scopes of what is left out.

@@ -13,6 +13,9 @@ pub struct RosterEntry {
     pub ranks: Vec<(u32, u32)>,
     /// Each rank has a part of each block: it holds what all of them hold.
     pub is_sharded: bool,
+    /// Of each rank, in their order, the members whose shared blocks it reads, sorted. Empty where
+    /// each reads all.
+    pub readable: Vec<Vec<u32>>,
 }
 
 /// What answers say of entries that hold nothing of a prompt, by form of answer; made when it is
@@ -56,8 +59,10 @@ impl MissedParts {
 pub struct Roster {
     /// In the order of answers, which is that of names.
     entries: Vec<RosterEntry>,
-    /// Whether an entry is sharded.
-    has_shards: bool,
+    /// Whether a mask may say more of an entry than it can use: it is sharded, or does not read all.
+    is_limited: bool,
+    /// Whether an entry does not read all.
+    has_readers: bool,
     /// The bits of all entries, made when they are first wanted.
     bits: OnceLock<Bits>,
     pub misses: Misses,
@@ -66,8 +71,10 @@ pub struct Roster {
 impl Roster {
     pub fn new(mut entries: Vec<RosterEntry>) -> Self {
         entries.sort_unstable_by(|a, b| a.name.cmp(&b.name));
-        let has_shards = entries.iter().any(|entry| entry.is_sharded);
-        Self { entries, has_shards, bits: OnceLock::new(), misses: Misses::default() }
+        let has_readers = entries.iter().any(|entry| !entry.readable.is_empty());
+        let is_limited = has_readers || entries.iter().any(|entry| entry.is_sharded);
+        let (bits, misses) = (OnceLock::new(), Misses::default());
+        Self { entries, is_limited, has_readers, bits, misses }
     }
 
     #[inline]
@@ -76,8 +83,13 @@ impl Roster {
     }
 
     #[inline]
-    pub fn has_shards(&self) -> bool {
-        self.has_shards
+    pub fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    #[inline]
+    pub fn has_readers(&self) -> bool {
+        self.has_readers
     }
 
     #[inline]

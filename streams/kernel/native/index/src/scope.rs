@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use crate::hashing::Placement;
-use crate::names::{ScopeKey, TIERS};
+use crate::names::{ScopeKey, Sharing, TIERS};
 use crate::roster::{Roster, RosterEntry};
 use crate::sets::{HolderSets, holder_of};
 use crate::slots::{EMPTY_SET, Slots};
@@ -19,6 +19,7 @@ struct Member {
     participates: bool,
     /// Registered as one that has a part of each block.
     is_shard: bool,
+    sharing: Sharing,
 }
 
 struct Instance {
@@ -90,13 +91,16 @@ impl Scope {
         if let Some(instance) = &mut self.instances[instance as usize] {
             instance.members += 1;
         }
-        let member = Member { publisher, instance, dp_rank, participates: false, is_shard: false };
+        let (participates, is_shard, sharing) = (false, false, Sharing::default());
+        let member = Member { publisher, instance, dp_rank, participates, is_shard, sharing };
         self.joined += 1;
         self.number(member)
     }
 
     fn number(&mut self, member: Member) -> u32 {
         let instance = member.instance;
+        // Whoever reads it names it by its number.
+        self.roster_is_stale |= self.roster.has_readers();
         let number = take_number(&mut self.free_members, &mut self.members, member);
         self.sets.masks.assign(number, instance);
         self.sets.widen(self.instances.len(), self.members.len());
@@ -165,6 +169,16 @@ impl Scope {
         }
     }
 
+    /// What the member is registered with, in whatever scope.
+    pub fn set_sharing(&mut self, member: u32, sharing: &Sharing) {
+        if let Some(member) = &mut self.members[member as usize]
+            && member.sharing != *sharing
+        {
+            self.roster_is_stale = true;
+            member.sharing = sharing.clone();
+        }
+    }
+
     /// To be done before queries see the scope again.
     pub fn settle(&mut self) {
         let many_left = self.left_members.len() > 64 + self.joined;
@@ -175,11 +189,11 @@ impl Scope {
         }
         if self.roster_is_stale {
             self.roster_is_stale = false;
-            self.rebuild_roster();
+            self.roster = self.new_roster();
         }
     }
 
-    fn rebuild_roster(&mut self) {
+    fn new_roster(&self) -> Roster {
         let mut ranks: HashMap<u32, (Vec<(u32, u32)>, bool)> = HashMap::new();
         for (number, member) in self.members.iter().enumerate() {
             if let Some(member) = member.as_ref().filter(|member| member.participates) {
@@ -188,14 +202,58 @@ impl Scope {
                 *is_sharded |= member.is_shard;
             }
         }
+        let sharers = self.sharers();
         let mut entries = Vec::with_capacity(ranks.len());
         for (instance, (mut ranks, is_sharded)) in ranks {
             if let Some(known) = &self.instances[instance as usize] {
                 ranks.sort_unstable();
-                entries.push(RosterEntry { name: known.name.clone(), instance, ranks, is_sharded });
+                let name = known.name.clone();
+                let readable = sharers
+                    .as_ref()
+                    .map_or_else(Vec::new, |sharers| self.readable(&ranks, sharers));
+                entries.push(RosterEntry { name, instance, ranks, is_sharded, readable });
             }
         }
-        self.roster = Roster::new(entries);
+        Roster::new(entries)
+    }
+
+    /// All members by what others call them, and by their instance; None where each that takes part
+    /// reads all.
+    fn sharers(&self) -> Option<Sharers<'_>> {
+        let does_read = |member: &Member| member.participates && member.sharing.reads.is_some();
+        self.members.iter().flatten().any(does_read).then(|| {
+            let mut sharers = Sharers::default();
+            for (number, member) in self.members.iter().enumerate() {
+                let Some(member) = member else { continue };
+                let instance = self.instances[member.instance as usize].as_ref();
+                let name = member.sharing.shared_as.as_ref();
+                if let Some(name) = name.or(instance.map(|instance| &instance.name)) {
+                    sharers.by_name.entry(&**name).or_default().push(number as u32);
+                }
+                sharers.by_instance.entry(member.instance).or_default().push(number as u32);
+            }
+            sharers
+        })
+    }
+
+    /// See `RosterEntry`.
+    fn readable(&self, ranks: &[(u32, u32)], sharers: &Sharers) -> Vec<Vec<u32>> {
+        let members =
+            ranks.iter().filter_map(|&(_, member)| self.members[member as usize].as_ref());
+        if members.clone().all(|member| member.sharing.reads.is_none()) {
+            return Vec::new();
+        }
+        let of_rank = |member: &Member| -> Vec<u32> {
+            let Some(reads) = &member.sharing.reads else {
+                return sharers.by_instance.values().flatten().copied().collect();
+            };
+            let named = reads.iter().filter_map(|name| sharers.by_name.get(&**name));
+            let own = sharers.by_instance.get(&member.instance);
+            named.chain(own).flatten().copied().collect()
+        };
+        let mut readable: Vec<Vec<u32>> = members.map(of_rank).collect();
+        readable.iter_mut().for_each(|numbers| numbers.sort_unstable());
+        readable
     }
 
     // Blocks
@@ -300,6 +358,13 @@ impl Scope {
             + self.instances.capacity() * size_of::<Option<Instance>>()
             + size_of::<Self>()
     }
+}
+
+/// Members by number, as those find them who read what they share.
+#[derive(Default)]
+struct Sharers<'a> {
+    by_name: HashMap<&'a str, Vec<u32>>,
+    by_instance: HashMap<u32, Vec<u32>>,
 }
 
 /// Where the slots are in the index.

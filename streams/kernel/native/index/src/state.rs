@@ -10,7 +10,8 @@ use crate::leaving::Leaving;
 use crate::limits::{CLEARED_SCOPES_AT_ONCE_MAX, ENDED_ENTRIES, HIDDEN_SETS_MAX};
 use crate::memberships::{MemberId, Membership, Named};
 use crate::names::{
-    ContextKey, REPEATED, ScopeKey, StreamKey, is_aliases, is_hidden, is_left_out, is_waiting,
+    ContextKey, REPEATED, ScopeKey, Sharing, StreamKey, is_aliases, is_hidden, is_left_out,
+    is_waiting,
 };
 use crate::publisher::Publisher;
 use crate::scope::Scope;
@@ -90,10 +91,23 @@ impl State {
     }
 
     /// False where the publisher is unknown.
-    pub fn register(&mut self, id: u64, lora_name: &str, routable: bool, is_shard: bool) -> bool {
+    pub fn register(
+        &mut self,
+        id: u64,
+        lora_name: &str,
+        routable: bool,
+        is_shard: bool,
+        sharing: Sharing,
+    ) -> bool {
         let Some(publisher) = self.publishers.get_mut(&id) else {
             return false;
         };
+        if publisher.sharing != sharing {
+            publisher.sharing = sharing;
+            for part in publisher.memberships.iter() {
+                self.index.note_sharing(publisher, part);
+            }
+        }
         let before = publisher.registered_lora.replace(lora_name.into());
         (publisher.routable, publisher.is_shard) = (routable, is_shard);
         let before = before.and_then(|lora| publisher.memberships.number_of(&lora));
@@ -166,7 +180,7 @@ impl Index {
         let context = ContextKey { scope: key.clone(), instance_id };
         let scope = self.open_scope(key);
         self.joined += 1;
-        publisher.memberships.insert(Membership {
+        let number = publisher.memberships.insert(Membership {
             lora_name,
             scope,
             member: self.scopes[scope as usize].join(
@@ -186,7 +200,17 @@ impl Index {
             repeated,
             hidden,
             uneven: 0,
-        })
+        });
+        if let Some(made) = publisher.memberships.get(number) {
+            self.note_sharing(publisher, made);
+        }
+        number
+    }
+
+    /// Of a part in a scope, so that answers there know whose shared blocks count for whom.
+    fn note_sharing(&mut self, publisher: &Publisher, part: &Membership) {
+        self.scopes[part.scope as usize].set_sharing(part.member, &publisher.sharing);
+        self.touch(part.scope);
     }
 
     fn open_scope(&mut self, key: ScopeKey) -> u32 {

@@ -82,10 +82,9 @@ pub fn without_adapter<'a>(state: &'a State, key: ScopeRef<'_>) -> Vec<&'a str> 
     };
     let members = state.index.scopes[number as usize].publishers();
     let members: Vec<&Publisher> = members.filter_map(|id| state.publishers.get(&id)).collect();
-    let parts: Vec<&Membership> = members.iter().copied().filter_map(part_of).collect();
-    if !parts.iter().any(|part| part.entries > part.own) {
-        return Vec::new();
-    }
+    let shares = |part: &Membership| part.entries > part.own;
+    let pools: Vec<&Publisher> =
+        members.iter().copied().filter(|&one| part_of(one).is_some_and(shares)).collect();
     let takes_part = |part: &Membership| part.registered || part.own > 0;
     let known: HashSet<&str> = (members.iter())
         .copied()
@@ -95,7 +94,9 @@ pub fn without_adapter<'a>(state: &'a State, key: ScopeRef<'_>) -> Vec<&'a str> 
     let base = ScopeRef { lora_name: "", ..key };
     let is_registered = |one: &&Publisher| {
         let is_without = one.routable && one.registered_lora.as_deref() == Some("");
-        is_without && base == one.stream.scope_ref("")
+        is_without
+            && base == one.stream.scope_ref("")
+            && pools.iter().any(|pool| one.can_read(pool))
     };
     let registered = state.publishers.values().filter(is_registered);
     let mut found: Vec<&str> = registered.map(|one| &*one.stream.instance_id).collect();

@@ -7,8 +7,10 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::hashing::{Placement, PrefixHasher};
+use crate::names::{SHARED, TIERS};
 use crate::roster::{Bits, MissedParts, Misses, RosterEntry};
 use crate::scope::Scope;
+use crate::sets::holder_of;
 use crate::slots::EMPTY_SET;
 use crate::sparse_walk;
 use crate::state::State;
@@ -385,9 +387,10 @@ impl Alive {
                 if set != last_set {
                     last_set = set;
                     let mask = scope.sets.masks.of(set);
-                    if scope.roster.has_shards() {
+                    if scope.roster.is_limited() {
                         whole.clear();
                         whole.extend_from_slice(mask);
+                        self.drop_unread(&mut whole, roster, scope.sets.holders(set));
                         for entry in roster.iter().filter(|entry| entry.is_sharded) {
                             self.drop_partial(&mut whole, entry);
                         }
@@ -410,6 +413,45 @@ impl Alive {
         }
     }
 
+    /// Takes the bits of ranks and instances from `mask` that they have of pools alone which they
+    /// do not read.
+    fn drop_unread(&self, mask: &mut [u64], roster: &[RosterEntry], holders: &[u32]) {
+        let shared = holders.iter().copied().filter(|holder| holder % TIERS >= SHARED);
+        let shared: Vec<u32> = shared.collect();
+        if shared.is_empty() {
+            return;
+        }
+        let walk = self.bits.own() + self.bits.member_words;
+        for entry in roster.iter().filter(|entry| !entry.readable.is_empty()) {
+            let mut any = [false; SHARED as usize];
+            for (&(_, member), readable) in entry.ranks.iter().zip(&entry.readable) {
+                for (medium, any) in (0..).zip(&mut any) {
+                    let is_read = |&holder: &u32| {
+                        holder % TIERS == SHARED + medium
+                            && readable.binary_search(&(holder / TIERS)).is_ok()
+                    };
+                    let is_own = holders.binary_search(&holder_of(member, medium)).is_ok();
+                    let is_held = is_own || shared.iter().any(is_read);
+                    *any |= is_held;
+                    if !is_held {
+                        let start = walk + medium as usize * self.bits.member_words;
+                        mask[start + member as usize / 64] &= !(1 << (member % 64));
+                    }
+                }
+            }
+            let parts = [any.contains(&true)].into_iter().chain(any).enumerate();
+            for (part, _) in parts.filter(|(_, any)| !any) {
+                self.take_part(mask, part, entry);
+            }
+        }
+    }
+
+    /// Takes the bit of an instance from one of its parts of `mask`.
+    fn take_part(&self, mask: &mut [u64], part: usize, entry: &RosterEntry) {
+        let start = part * self.bits.instance_words + entry.instance as usize / 64;
+        mask[start] &= !(1 << (entry.instance % 64));
+    }
+
     /// Takes the bits of an instance from `mask` that not all of its ranks have, in a pool or
     /// themselves.
     fn drop_partial(&self, mask: &mut [u64], entry: &RosterEntry) {
@@ -424,8 +466,7 @@ impl Alive {
             all.iter_mut().skip(1).zip(on).for_each(|(all, on)| *all &= on);
         }
         for (part, _) in all.into_iter().enumerate().filter(|(_, all)| !all) {
-            let start = part * self.bits.instance_words + entry.instance as usize / 64;
-            mask[start] &= !(1 << (entry.instance % 64));
+            self.take_part(mask, part, entry);
         }
     }
 

@@ -696,7 +696,7 @@ mod tests {
     use crate::core::Core;
     use crate::events::read_events;
     use crate::limits::CLEARED_SCOPES_AT_ONCE_MAX;
-    use crate::names::StreamKey;
+    use crate::names::{Sharing, StreamKey};
     use crate::sample_events::{SampleEvent, encode};
     use crate::views;
     use crate::walk::{self, Prompt};
@@ -828,7 +828,7 @@ mod tests {
             known.hold(id, "", (0..1024_u64).filter(|block| block >> bit & 1 == 1));
         }
         known.hold(ids[0], "", 0..1024);
-        known.write(|turn| turn.state().register(ids[0], "", true, false));
+        known.write(|turn| turn.state().register(ids[0], "", true, false, Sharing::default()));
         let held = || {
             let state = known.core.state.read();
             let scope = &state.index.scopes[0];

@@ -15,6 +15,7 @@ from query_api.http.requests.registrations import (
 from query_api.http.wire import Wire, encode
 from schemas.limits import BLOCK_SIZE_MAX
 from schemas.registration import (
+    MOONCAKE,
     NO_EVENTS,
     HashProfile,
     Label,
@@ -163,6 +164,25 @@ def test_labels_are_kept_sorted_by_name_whatever_the_order_of_the_body() -> None
     assert read_json(labels={f"l{number}": "" for number in range(16)}).labels[-1].name == "l9"
 
 
+def test_the_published_json_form_may_say_whose_shared_blocks_it_reads() -> None:
+    assert read_json(reads=["pool", "b", "pool"]).reads == ("b", "pool")
+    assert read_json(reads=[]).reads == ()
+    assert read_json(reads=None) == read_json()
+    names = [f"{number:02}" + "é" * 511 for number in range(64)]
+    assert read_json(reads=names).reads == tuple(names)
+
+
+@pytest.mark.parametrize("kind", ["Mooncake", "none"])
+def test_what_is_no_instance_of_the_index_reads_nothing(kind: str) -> None:
+    body = {**FULL, "type": kind, "reads": []}
+    if kind == "none":
+        body = {name: body[name] for name in body if "endpoint" not in name}
+    with pytest.raises(RequestError) as caught:
+        read_registration(encode(body, Wire.JSON), Wire.JSON, [*KINDS, MOONCAKE])
+    error = f"reads must be left out where type is {kind}: it reads no blocks"
+    assert describe(caught.value) == (400, ErrorEnvelope(error, "invalid_value", "reads"))
+
+
 def test_the_published_json_form_may_say_what_a_cache_has_room_for() -> None:
     sizes = {"kv_bytes_per_token": 2**30, "max_num_seqs": 2**20, "kv_capacity_tokens": 2**40}
     assert read_json(**sizes) == msgspec.structs.replace(read_json(), **sizes)
@@ -194,6 +214,13 @@ def test_what_is_said_to_be_the_default_is_no_other_registration_and_no_other_re
             "labels must have at most 16 entries",
             "out_of_range",
         ),
+        ("reads", "pool", "reads must be an array of strings", "invalid_type"),
+        ("reads", ["a", 1], "reads must be an array of strings", "invalid_type"),
+        ("reads", {"a": 1}, "reads must be an array of strings", "invalid_type"),
+        ("reads", ["a", ""], "reads must have names", "invalid_value"),
+        ("reads", ["x" * 1025], "reads must be at most 1024 bytes", "out_of_range"),
+        ("reads", ["x"] * 65, "reads must have at most 64 entries", "out_of_range"),
+        ("reads", [1] * 500_000, "reads must have at most 64 entries", "out_of_range"),
         (
             "kv_bytes_per_token",
             2**30 + 1,
