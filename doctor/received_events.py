@@ -24,7 +24,7 @@ from query_api.ports import ServiceView
 from schemas.answer_states import Activity, Doubt
 from schemas.engine_facts import EngineFacts
 from schemas.identities import UNSURE
-from schemas.limits import REPEATS_DOUBTED, UNREACHED_S
+from schemas.limits import ENGINE_RANKS_MAX, REPEATS_DOUBTED, UNREACHED_S
 from schemas.registration import LMCACHE_TOPIC
 
 DOCTOR_OVERFULL: Final = 1.5  # times what an engine has room for: it says not what it removes
@@ -257,8 +257,7 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
         Doubt.RANK_MISSING: _Words(
             Code.RANKS,
             "its stream has events of a data-parallel rank that is not registered",
-            "register each rank with the same endpoint and its `dp_rank`; its bridge's log names"
-            " the missing one",
+            "register each rank with the same endpoint and its `dp_rank`",
         ),
         Doubt.NOT_FOLLOWED: _Words(
             Code.NOT_FOLLOWED,
@@ -602,11 +601,21 @@ def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 words.code,
                 words.cause,
                 words.remedy,
-                got=reason,
+                got=_missing_ranks(patient) if reason == Doubt.RANK_MISSING else reason,
                 since=since,
                 ranks=ranks_of(ranks),
                 is_property=is_said,
             )
+
+
+def _missing_ranks(patient: Patient) -> str:
+    heard = {
+        rank
+        for one in patient.ranks
+        for rank in (*one.state.other_ranks, *troubles_of(one).other_ranks)
+    }
+    missing = heard - {one.registration.dp_rank for one in patient.ranks}
+    return f"batches of rank {', '.join(map(str, sorted(missing)[:ENGINE_RANKS_MAX]))}"
 
 
 def _is_said(patient: Patient, one: ServiceView) -> bool:

@@ -75,7 +75,9 @@ class KindFacts(NamedTuple):
             once it has heard of it, and the registry knows nothing of it. One that streams by gRPC
             is registered as others are.
         is_pool: it publishes what a pool holds that instances of the scope read.
-        has_many_ranks: the events of several ranks may come in one stream.
+        has_many_ranks: the events of several ranks may come in one stream, numbered as one.
+        counts_by_rank: each rank numbers its batches itself, so that of several behind one address
+            each has numbers of its own.
         pod_label: what the label of a pod calls it; "" where pods are not labelled with it.
         clears_gpu_alone: its clear may leave what it has offloaded, which may be chunks of blocks,
             or of a tier of which it never says what is gone.
@@ -98,6 +100,7 @@ class KindFacts(NamedTuple):
     is_self_registered: bool = False
     is_pool: bool = False
     has_many_ranks: bool = False
+    counts_by_rank: bool = False
     pod_label: str = ""
     clears_gpu_alone: bool = False
     announces_again: bool = False
@@ -113,11 +116,14 @@ class KindFacts(NamedTuple):
 
 
 PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
-    VLLM: KindFacts(pod_label="vllm", clears_gpu_alone=True, announces_again=True),
+    VLLM: KindFacts(
+        counts_by_rank=True, pod_label="vllm", clears_gpu_alone=True, announces_again=True
+    ),
     TENSORRT_LLM: KindFacts(
         has_many_ranks=True, pod_label="tensorrt-llm", reuses_in_part=True, holds_once=True
     ),
     SGLANG: KindFacts(
+        counts_by_rank=True,
         pod_label="sglang",
         announces_again=True,
         announces_chains_again=True,
@@ -133,13 +139,18 @@ PUBLISHER_KINDS: Final[Mapping[PublisherKind, KindFacts]] = {
         hides_connectors=True,
     ),
     TOKENSPEED: KindFacts(
+        counts_by_rank=True,
         pod_label="tokenspeed",
         announces_again=True,
         announces_chains_again=True,
         hides_groups=True,
     ),
     ATOM: KindFacts(
-        pod_label="atom", announces_chains_again=True, removes_once=True, hides_groups=True
+        counts_by_rank=True,
+        pod_label="atom",
+        announces_chains_again=True,
+        removes_once=True,
+        hides_groups=True,
     ),
     LMCACHE: KindFacts(is_self_registered=True),
     LMCACHE_TOPIC: KindFacts(is_self_registered=True, drops_unsaid=True),
@@ -381,7 +392,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     @property
     def has_other_ranks(self) -> bool:
         """Whether its stream may have the events of other ranks, too."""
-        return facts_of(self.kind).has_many_ranks
+        facts = facts_of(self.kind)
+        return facts.has_many_ranks or facts.counts_by_rank
 
     @property
     def doubt(self) -> Doubt | None:
@@ -668,7 +680,7 @@ def _has_other_block_size(other: Registration, registration: Registration) -> bo
 def _is_taken_by(other: Registration, registration: Registration) -> bool:
     """Whether the endpoint is another's. A pool serves all models, each of which is registered;
     behind one base URL each rank has a socket of its own, behind a gRPC server a stream, and a
-    stream may have several ranks. A server of LMCache has a stream for each model.
+    socket or a stream may have several ranks. A server of LMCache has a stream for each model.
     """
     if not registration.has_events or other.endpoint != registration.endpoint:
         return False

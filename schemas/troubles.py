@@ -1,11 +1,13 @@
 """What a bridge could not use or reach of a publisher, as the bridge writes it into the log."""
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
-from schemas.identities import Text
+from schemas.identities import Rank, Text
+from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX
 
 TROUBLE_DETAIL_MAX: Final = 256  # characters of what a bridge says against a publisher
 
@@ -24,6 +26,7 @@ class Troubles(msgspec.Struct, frozen=True, array_like=True):
         has_dead_replay: whether its replay socket was asked, and has never answered.
         link: why no link comes up, in the words of the system.
         http: what its HTTP address answers that no engine does.
+        other_ranks: that publish at its address, each by numbers of its own.
     """
 
     dropped: Times = 0
@@ -34,6 +37,7 @@ class Troubles(msgspec.Struct, frozen=True, array_like=True):
     has_dead_replay: bool = False
     link: Text = ""
     http: Text = ""
+    other_ranks: Annotated[tuple[Rank, ...], Meta(max_length=OTHER_RANKS_MAX)] = ()
 
     @property
     def kind(self) -> "Troubles":
@@ -48,6 +52,14 @@ class Troubles(msgspec.Struct, frozen=True, array_like=True):
 
 
 NO_TROUBLES = Troubles()
+
+
+def registrable(ranks: Iterable[int]) -> tuple[int, ...]:
+    """Those ranks, as many as are told: one that cannot be registered is as good as the last one
+    that can.
+    """
+    known = {rank if 0 <= rank <= DP_RANK_MAX else DP_RANK_MAX for rank in ranks}
+    return tuple(sorted(known)[:OTHER_RANKS_MAX])
 
 
 def shortened(words: str) -> str:

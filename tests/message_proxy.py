@@ -1,5 +1,5 @@
-"""A proxy of messages between an engine's PUB socket and who subscribes: it loses, delays, reorders
-and repeats those of chosen numbers. What TCP itself may do is in `tests.proxy`.
+"""A proxy of messages between an engine's PUB sockets and who subscribes: it loses, delays,
+reorders and repeats those of chosen numbers. What TCP itself may do is in `tests.proxy`.
 """
 
 import threading
@@ -12,7 +12,7 @@ class MessageProxy:
     """Forwards all that the engine publishes, in order, but for what it is told.
 
     Args:
-        endpoint: of the engine's PUB socket.
+        endpoints: of the engine's PUB sockets, one for each rank.
         lost: numbers that are never forwarded.
         behind: by number, how many further ones are forwarded before it.
         twice: numbers that are forwarded two times.
@@ -24,8 +24,7 @@ class MessageProxy:
 
     def __init__(
         self,
-        endpoint: str,
-        *,
+        *endpoints: str,
         lost: Collection[int] = (),
         behind: Mapping[int, int] | None = None,
         twice: Collection[int] = (),
@@ -40,8 +39,10 @@ class MessageProxy:
             socket.set_hwm(0)
         self._to.setsockopt(zmq.XPUB_VERBOSER, 1)  # each subscription, not only the first and last
         self.subscribers = 0
+        self._from.ipv6 = True
         self._from.subscribe(b"")
-        self._from.connect(endpoint)
+        for endpoint in endpoints:
+            self._from.connect(endpoint)
         self.endpoint = f"tcp://127.0.0.1:{self._to.bind_to_random_port('tcp://127.0.0.1')}"
         self._stopping = False
         self._thread = threading.Thread(target=self._run, daemon=True)

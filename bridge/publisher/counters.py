@@ -2,13 +2,13 @@
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from bridge.wire.drop_reasons import DropReason
 from schemas.errors import LeftOutError, PassedOverError, ToleratedError, WireError
 from schemas.limits import REPEATS_DOUBTED
-from schemas.troubles import NO_TROUBLES, Troubles, shortened
+from schemas.troubles import NO_TROUBLES, Troubles, registrable, shortened
 
 _logger = logging.getLogger(__name__)
 
@@ -59,13 +59,14 @@ class PublisherCounters:
                 *(self.publisher, self.repeats + 1, number),
             )
 
-    def troubles(self, link: str) -> Troubles:
-        """What there is to say against the publisher; `link`: why no link comes up. Where all that
-        comes is of other streams, it may be of its own by another name.
+    def troubles(self, link: str, other_ranks: Iterable[int] = ()) -> Troubles:
+        """What there is to say against the publisher; `link`: why no link comes up; `other_ranks`:
+        that publish at its address. Where all that comes is of other streams, it may be of its own
+        by another name.
         """
         others = 0 if self.events else self.passed_over[DropReason.OTHER_STREAM]
         last, repeats = self.last_other if others else self.last_drop, self.repeats
-        if last is None and not (repeats or link):
+        if last is None and not (repeats or link or other_ranks):
             return NO_TROUBLES
         return Troubles(
             dropped=sum(self.dropped.values()) + others,
@@ -74,6 +75,7 @@ class PublisherCounters:
             repeats=repeats,
             number=self.number if repeats else 0,
             link=shortened(link),
+            other_ranks=registrable(other_ranks),
         )
 
     def count_drop(self, error: WireError, things: int = 1) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -43,7 +44,7 @@ from schemas.errors import RegistrationConflictError
 from schemas.identities import PublisherKey
 from schemas.positions import NO_CURSOR, Cursor, ProcessMark
 from schemas.records import SequencedRecord
-from schemas.registration import Registration
+from schemas.registration import Registration, facts_of
 
 CHECKS_AT_ONCE_MAX: Final = 16  # of those whose last check failed; as many of the others
 ARRIVED_WAIT_S: Final = 1.0  # a takeover asks the engine after this, whatever still waits
@@ -79,6 +80,7 @@ class PublisherFollower:
         self.receiver, self.replayer, engine_http, self.streams = engines
         self._packer, self._clock = packer, clock
         self.followed: dict[PublisherKey, Publisher] = {}
+        self._at_address: defaultdict[str, set[Publisher]] = defaultdict(set)
         self.totals = IntakeTotals(clock)
         self.bulk = BulkQueue(self.followed)
         self.appender = Appender(
@@ -137,6 +139,7 @@ class PublisherFollower:
             registration, packer=self._packer, totals=self.totals, inbox=self._inbox
         )
         self.followed[key] = publisher
+        self._note_address(publisher)
         check_http(registration)
         check_replay_endpoint(registration.replay_endpoint)
         if registration.has_stream:  # it is resumed by who has sent the log's batches
@@ -146,6 +149,16 @@ class PublisherFollower:
             self.discovery.add(publisher)
         else:
             await self._call(self.receiver.follow, registration)
+
+    def _note_address(self, publisher: Publisher) -> None:
+        """Several ranks that are registered at one socket, each with its own numbers, share it."""
+        one = publisher.registration
+        if one.has_url or one.has_stream or not facts_of(one.kind).counts_by_rank:
+            return
+        there = self._at_address[one.endpoint]
+        there.add(publisher)
+        for other in there if len(there) > 1 else ():
+            other.sequencer.stream.is_shared = True
 
     async def _connect_found(self, found: Registration) -> None:
         """Connects to where a followed publisher is, as its engine has said."""
@@ -174,6 +187,10 @@ class PublisherFollower:
     async def unfollow(self, publisher: Publisher) -> None:
         """Forgets the publisher and what of it waits."""
         del self.followed[publisher.key]
+        there = self._at_address[publisher.registration.endpoint]
+        there.discard(publisher)
+        if not there:
+            del self._at_address[publisher.registration.endpoint]
         if publisher.engine is not None:
             self.inquiries.forget(publisher.engine)
         self.discovery.remove(publisher)
@@ -498,9 +515,11 @@ class PublisherFollower:
         a gap. The batch that would show it may never come.
         """
         publisher = self.followed.get(key)
-        if publisher is None or sequence <= publisher.sequencer.stream.cursor.sequence:
+        if publisher is None:
+            return
+        stream = publisher.sequencer.stream
+        if not stream.is_shared and sequence <= stream.cursor.sequence:
             return  # a later batch has shown the gap
-        incarnation = max(publisher.sequencer.stream.cursor.incarnation, 1)
         _logger.warning(
             "The inbox was full: batches of %s up to %d were dropped; they are replayed, or a"
             " gap stands for them",
@@ -508,7 +527,11 @@ class PublisherFollower:
             sequence,
         )
         publisher.sequencer.hold()
-        publisher.sequencer.expect(Cursor(incarnation, sequence), DropReason.INBOX_FULL)
+        if stream.is_shared:
+            stream.note_lost()
+        else:
+            lost_to = Cursor(max(stream.cursor.incarnation, 1), sequence)
+            publisher.sequencer.expect(lost_to, DropReason.INBOX_FULL)
         if publisher.is_placed:
             self.repair(publisher)
 
@@ -595,5 +618,5 @@ class PublisherFollower:
             late_s=lateness.late_s,
             has_waiting=self.has_waiting(key),
             behind_s=lateness.behind_s(self._clock.unix() - self._clock.monotonic()),
-            troubles=stream.counters.troubles(self.receiver.trouble(key)),
+            troubles=stream.counters.troubles(self.receiver.trouble(key), stream.other_ranks),
         )

@@ -133,8 +133,10 @@ class Sequencer:
         stream.arrivals.received_at = message.received_at
         batch: DecodedBatch | None = None
         try:
-            stream.arrivals.messages += 1
             batch = stream.decode(message)
+            if batch is not None and stream.passes_over(batch):
+                return
+            stream.arrivals.messages += 1
             if batch is not None:
                 self._take_batch(batch, message)
         except Exception:  # noqa: BLE001 -- it is logged and counted there
@@ -408,9 +410,12 @@ class Sequencer:
         return self._missing is not None or is_behind
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The batch of a replayed message; None, counted, where it cannot be decoded."""
+        """The batch of a replayed message; None, counted, where it cannot be decoded, or is of
+        another rank, whose batches come from the same socket.
+        """
         try:
-            return self.stream.decode(message)
+            batch = self.stream.decode(message)
+            return None if batch is not None and self.stream.passes_over(batch) else batch
         except Exception:
             _logger.exception(FAULT, self.stream.counters.publisher)
             self.count_fault()

@@ -22,13 +22,14 @@ from bridge.publisher.window import Window
 from bridge.publisher.windows import Windows
 from bridge.sockets.raw_message import RawMessage, RawRun, Received
 from bridge.wire import DecodedBatch, DecodedRun, MessageDecoder
+from bridge.wire.batch import names_rank
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.stream_marks import WholeMark
 from schemas.arrays import MessageRun
 from schemas.errors import BatchError, WireError
-from schemas.limits import SEQUENCE_MAX
+from schemas.limits import OTHER_RANKS_MAX, SEQUENCE_MAX
 from schemas.positions import Cursor, Proof
-from schemas.registration import Registration
+from schemas.registration import Registration, facts_of
 
 RUN_MESSAGES_MAX: Final = 256  # decoded together, where they simply follow on
 
@@ -73,11 +74,15 @@ class BatchStream:
         degraded: whether a gap was written here, and no reset or clear since.
         unplaced: the last message without a place, where no batch came behind it; else 0.
         is_partial: whether it began with a snapshot that lacks what was stored before.
+        is_shared: whether other ranks come from its address by numbers of their own, or are
+            registered there: so a number alone does not say whose batch it is.
+        other_ranks: those that came, each with its last link.
     """
 
     __slots__ = (
         "_begun",
         "_checkpoint",
+        "_counts_by_rank",
         "_engine_time",
         "_has_told_gap",
         "_is_beginning",
@@ -95,7 +100,9 @@ class BatchStream:
         "counters",
         "degraded",
         "is_partial",
+        "is_shared",
         "links",
+        "other_ranks",
         "pairing",
         "publisher",
         "repairs",
@@ -114,6 +121,9 @@ class BatchStream:
         self.pairing = Pairing()
         self.degraded = False
         self.unplaced = 0
+        self.other_ranks: dict[int, LinkNumber] = {}
+        self.is_shared = False
+        self._counts_by_rank = facts_of(registration.kind).counts_by_rank
         self._source = source
         self._tracker = SequenceTracker(cursor)
         self._engine_time = 0.0
@@ -201,6 +211,8 @@ class BatchStream:
     def _forget_incarnation(self, link: LinkNumber) -> None:
         """Another one begins, over this link: nothing of the one before is true of it."""
         self.degraded = self.is_partial = self._is_beginning = False
+        ranks = self.other_ranks.items()
+        self.other_ranks = {rank: last for rank, last in ranks if last >= link}
         self._engine_time = 0.0
         self.pairing.begin_incarnation()
         self._numbers.forget()
@@ -288,24 +300,61 @@ class BatchStream:
     # Batches
 
     def decode(self, message: RawMessage) -> DecodedBatch | None:
-        """The message's batch; None, counted, where its sequence cannot be read."""
+        """The message's batch; None, counted, where its sequence cannot be read, or whose it is."""
         self.counters.messages += 1
-        if isinstance(message.batch, DecodedBatch):
-            return message.batch
-        try:
-            return self.read(message)
-        except WireError as error:
-            self.counters.count_drop(error)
+        batch = message.batch
+        if not isinstance(batch, DecodedBatch):
+            try:
+                batch = self.read(message)
+            except WireError as error:
+                self.counters.count_drop(error)
+                self.unplaced = self.counters.messages
+                if error.reason == DropReason.SEQUENCE_RANGE:
+                    self._out_of_range = WireError(error.reason, error.detail)
+                return None
+        if not self._tells_rank(batch, message):
             self.unplaced = self.counters.messages
-            if error.reason == DropReason.SEQUENCE_RANGE:
-                self._out_of_range = WireError(error.reason, error.detail)
             return None
+        return batch
 
     def read(self, message: RawMessage) -> DecodedBatch:
         """The message's batch; any thread may ask, one at a time. WireError where its sequence
         cannot be read.
         """
         return self._source.decode(message.frames)
+
+    def _tells_rank(self, batch: DecodedBatch, message: RawMessage) -> bool:
+        """Whether it is known whose batch it is; counted where not."""
+        if not self.is_shared:
+            return True
+        if batch.engine_time is None:
+            self.counters.count_drops(batch.dropped)
+            return False
+        if names_rank(message.frames[-1]):
+            return True
+        detail = "Expected a batch that names its rank, as several publish at its address"
+        self.counters.count_drop(BatchError(DropReason.RANK_MISMATCH, detail))
+        return False
+
+    def note_lost(self) -> None:
+        """A message was lost of which it is not known whose it was: where it was one of these, the
+        next one shows it.
+        """
+        self.counters.messages += 1
+        self.unplaced = self.counters.messages
+
+    def passes_over(self, batch: DecodedBatch) -> bool:
+        """Whether the batch is of another rank, which numbers for itself: so its number says
+        nothing of this stream.
+        """
+        if not (batch.other_ranks and self._counts_by_rank):
+            return False
+        self.counters.count_drops(batch.dropped)
+        self.is_shared = True
+        for rank in batch.other_ranks:
+            if rank in self.other_ranks or len(self.other_ranks) < OTHER_RANKS_MAX:
+                self.other_ranks[rank] = self.links.last
+        return True
 
     def needs_repair(self, batch: DecodedBatch) -> bool:
         """Whether batches before this one are missing that the publisher may still have."""
@@ -367,6 +416,7 @@ class BatchStream:
         """Whether plain batches that follow on would move the cursor, and nothing else."""
         return (
             self._tracker.sequence >= 0
+            and not self.is_shared  # there each is to name its rank
             and (self.links.last == self.links.proven or self._proof is not None)
             and (self._begun is None or self._begun.after != self._tracker.cursor)
             and self._out_of_range is None
@@ -479,6 +529,9 @@ class BatchStream:
                 self.note_again(batch, link)
                 return False
             self._note_place(place, before, window, link)
+            is_of_others = bool(batch.other_ranks) and not batch.event_count
+            if place is BatchPlace.RESTART and is_of_others and NO_LINK < link == proven_link:
+                self.doubt()  # nothing has ended: that rank may count for itself
         if gap is not None:
             first, last = gap
             self.counters.gaps += 1

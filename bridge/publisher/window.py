@@ -13,7 +13,7 @@ import msgspec
 from bridge.wire.batch_parts import EventRun
 from schemas.events import ARRAY32, ARRAY_HEADER
 from schemas.identities import PublisherKey
-from schemas.limits import DP_RANK_MAX, OTHER_RANKS_MAX, RECORD_BYTES_MAX
+from schemas.limits import RECORD_BYTES_MAX
 from schemas.records import (
     PART_VERSION,
     RECORD_VERSION,
@@ -24,6 +24,7 @@ from schemas.records import (
     SequencedRecord,
     UnusableRun,
 )
+from schemas.troubles import registrable
 
 UNUSABLE_RUNS_MAX: Final = 1024  # named in one record; a further one begins the next record
 
@@ -203,11 +204,6 @@ class Window:
             )
         )
 
-    def _ranks(self) -> tuple[int, ...]:
-        """One that cannot be registered is as good as the last one that can."""
-        known = {rank if 0 <= rank <= DP_RANK_MAX else DP_RANK_MAX for rank in self._other_ranks}
-        return tuple(sorted(known)[:OTHER_RANKS_MAX])
-
     def close(self) -> list[SequencedRecord]:
         """All records of the window."""
         self._flush()
@@ -231,7 +227,7 @@ class Window:
                 incomplete=self._unusable[-1].last if self._unusable else msgspec.UNSET,
                 unusable=tuple(self._unusable) if self._unusable else msgspec.UNSET,
                 repaired=self._repaired or msgspec.UNSET,
-                other_ranks=self._ranks() or msgspec.UNSET,
+                other_ranks=registrable(self._other_ranks) or msgspec.UNSET,
                 window=msgspec.UNSET if self._window is None else self._window,
                 media=msgspec.UNSET if self._media is None else self._media,
                 part=msgspec.UNSET if part is None else part,

@@ -41,7 +41,7 @@ from bridge.bounds import (
 from bridge.wire.batch_parts import EventRun, parts_of
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.event_ids import EventIds
-from bridge.wire.fields import TIER_CLEARED, Origin, media_bit, taken_back_bits
+from bridge.wire.fields import TIER_CLEARED, Origin, is_nil, media_bit, taken_back_bits
 from bridge.wire.forms import (
     ArrayBatch,
     ClearedEvent,
@@ -269,6 +269,11 @@ def read_sequence(heads: Sequence[bytes]) -> int:
         FrameError: there is none.
     """
     return read_frames([b"", *heads[-1:], b""])[0]
+
+
+def names_rank(payload: bytes) -> bool:
+    """Whether a batch that can be read says of which rank it is. Cost O(bytes)."""
+    return not is_nil(read_opaque(payload).data_parallel_rank)
 
 
 class BatchDecoder:

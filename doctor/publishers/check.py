@@ -384,7 +384,7 @@ class _Unknown:
                 continue
             if one.code == Code.LEFT_OUT and folded.state.left_out.keys() <= said:
                 continue
-            if one.code == Code.RANKS and facts_of(self.registration.kind).has_many_ranks:
+            if one.code == Code.RANKS and self.registration.has_other_ranks:
                 continue  # each is registered, see `_bodies`
             yield one
         if is_late and not folded.counters.restarts:
@@ -489,7 +489,7 @@ class _Unknown:
     def _bodies(self) -> list[dict[str, Any]]:
         """Of `POST /register`, one for each rank of the stream."""
         one = self.registration
-        ranks = sorted(_ranks(self._survey)) if facts_of(one.kind).has_many_ranks else []
+        ranks = sorted(_ranks(self._survey)) if one.has_other_ranks else []
         body: dict[str, Any] = {
             **{"endpoint": one.endpoint, "replay_endpoint": one.replay_endpoint},
             **{"type": one.kind, "model": one.model_name, "instance_id": one.instance_id},

@@ -76,7 +76,7 @@ class _PublisherFacts(NamedTuple):
         confirmation: what its bridge last said.
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
-        other_ranks: of which events came in its stream.
+        other_ranks: of which events came in its stream, or at its address, as its bridge says.
         lacks_rank: whether one of them is not registered.
         partition: of the log.
         is_pool: whether it is no instance, and its blocks are for those of the scope.
@@ -236,7 +236,10 @@ class ScopeStates:
             below = Doubt.UNHELD_REMOVED
         says_all = state.sequence < 0 or state.media & SAYS_ALL_GONE != 0
         told = (loss, degraded_at, unsure, unsure_at, below, state.media)
-        is_known = known.stated and (*told, state.other_ranks, says_all) == (
+        ranks, said = state.other_ranks, state.confirmation
+        if said is not None and said.troubles.other_ranks:
+            ranks = tuple(sorted({*ranks, *said.troubles.other_ranks}))
+        is_known = known.stated and (*told, ranks, says_all) == (
             *(known.loss, known.degraded_at, known.unsure, known.unsure_at, known.unsure_below),
             *(known.media, known.other_ranks, known.says_all),
         )
@@ -257,7 +260,7 @@ class ScopeStates:
                 unsure_below=below,
                 media=state.media,
                 confirmation=state.confirmation,
-                other_ranks=state.other_ranks,
+                other_ranks=ranks,
                 partition=partition,
                 says_all=says_all,
             ),

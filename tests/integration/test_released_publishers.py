@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,13 @@ from devtools.publishers.releases import RELEASES, Release
 from devtools.publishers.sample_events import BLOCK_SIZE, CLEARED, removed, stored
 from devtools.publishers.table import in_document, row
 from devtools.publishers.trial import try_release
+from tests.message_proxy import MessageProxy
 from tests.processes import Service, until
 from tests.releases import fetched
 
 pytestmark = pytest.mark.timeout(300)
 
+PROMPT = list(range(1000, 1020))
 LONG = 9000
 LONG_WAIT_S = 60.0
 
@@ -181,3 +183,46 @@ def test_its_ranks_are_found_by_the_offset_of_their_ports(
     finally:
         for engine in engines:
             engine.kill()
+
+
+@pytest.mark.parametrize("release", fetched(*newest("vllm", "0.9.1"), *newest("sglang", "0.4.10")))
+def test_its_ranks_behind_one_address_are_followed_each_by_its_own_numbers(
+    release: Release, service: Service
+) -> None:
+    base, replay = free_ports(2)
+    tenant = {"tenant_id": f"{release} behind one address"}
+    with ExitStack() as stack:
+        engines = [
+            stack.enter_context(
+                ReleasedEngine(
+                    release, f"tcp://[::1]:{base}", f"tcp://[::1]:{replay}", dp_rank=rank
+                )
+            )
+            for rank in range(4)
+        ]
+        proxy = stack.enter_context(
+            closing(MessageProxy(*(f"tcp://[::1]:{base + rank}" for rank in range(4))))
+        )
+        for rank in range(4):
+            service.register(
+                proxy.endpoint,
+                type=release.kind,
+                block_size=BLOCK_SIZE,
+                dp_rank=rank,
+                replay_endpoint=f"tcp://[::1]:{replay + rank}",
+                **tenant,
+            )
+        for block in range(4):
+            for rank in range(block, 4):  # rank n sends n + 1 batches of a block each
+                first_token = PROMPT[BLOCK_SIZE * block]
+                engines[rank].publish(stored([block + 1], block or None, first_token=first_token))
+
+        def answer() -> tuple[str, object]:
+            fields = {"model": "m", "block_size": BLOCK_SIZE, "token_ids": PROMPT, **tenant}
+            _, found, headers = service.exchange("/query", fields)
+            return headers["reprise-state"], found[tenant["tenant_id"]]["a"]["DP"]
+
+        held = {str(rank): BLOCK_SIZE * (rank + 1) for rank in range(4)}
+        until(lambda: answer() == ("exact", held), what=f"what each rank of {release} holds")
+        gaps = service.get(f"/gaps?tenant_id={tenant['tenant_id'].replace(' ', '%20')}")[1]
+        assert [one["totals"]["lost"] for one in gaps["publishers"]] == [{}] * 4

@@ -42,7 +42,7 @@ PAYLOADS: dict[DropReason, bytes] = {
     DropReason.MESSAGE_TOO_LARGE: b"\xc0" * (MESSAGE_BYTES_MAX + 1),
     DropReason.UNDECODABLE: b"\xc1",
     DropReason.BAD_TIMESTAMP: batch(ts="now"),
-    DropReason.RANK_MISMATCH: batch(rank=3),
+    DropReason.RANK_MISMATCH: batch(rank="3"),
     DropReason.TOO_MANY_EVENTS: batch(*[["AllBlocksCleared"]] * (BATCH_EVENTS_MAX + 1)),
     DropReason.TOO_MANY_VALUES: batch(["BlockRemoved", [0] * (BATCH_VALUES_MAX + 1)]),
     DropReason.UNKNOWN_EVENT: batch(["BlockPinned", [1]]),
@@ -92,7 +92,8 @@ ELSEWHERE: dict[DropReason, str] = {
     DropReason.EARLIER_INCARNATION: "its blocks are gone",
     DropReason.OTHER_STREAM: "it is none of the publisher's",
     DropReason.OTHER_GROUP: "likewise",
-    DropReason.OTHER_RANK: "likewise; unconfirmed, tests/unit/bridge/test_ranks_of_one_stream.py",
+    DropReason.OTHER_RANK: "likewise; unconfirmed, tests/unit/bridge/test_ranks_of_one_stream.py"
+    " and test_ranks_behind_one_socket.py",
     DropReason.NO_BLOCK: "likewise",
 }
 

@@ -28,7 +28,8 @@ RECORD_BYTES: Final = (60, RECORD_BYTES_MAX)
 Step = Callable[[], object]
 
 _ONE_RANK: Final = PublisherKind("vLLM")
-_MANY_RANKS: Final = PublisherKind("TensorRT-LLM")
+_COUNTED_AS_ONE: Final = PublisherKind("TensorRT-LLM")
+"""How its ranks count their batches; those of the other kind count each by itself."""
 
 
 class Crowd:
@@ -58,11 +59,12 @@ class Crowd:
         self.odd = history.source("odd")
         self.starving = history.source("starving")
         self._shared = self.odd.choice((None, 0, 1, 2))  # which engine has several ranks
+        self._many_ranks = self.odd.choice((_COUNTED_AS_ONE, _ONE_RANK))
         self.engines = [self._engine(number) for number in range(rng.randint(3, 4))]
         self.engines += [
             one.add_rank(len(self.engines), history.source("rank 1"))
             for one in self.engines
-            if one.registration.has_other_ranks
+            if one.number == self._shared
         ]
         self.replays = Replays(loop, history.source("replays"), self.engines)
         self.counters: defaultdict[str, list[PublisherCounters]] = defaultdict(list)
@@ -84,7 +86,8 @@ class Crowd:
             by_url=answers_http == 1.0 and http.random() < 0.5,
             gpu_blocks=self.odd.choice((10, 24)),
             groups=self.odd.choice((None, (0, 1), (1, 0))),
-            kind=_MANY_RANKS if is_shared else _ONE_RANK,
+            kind=self._many_ranks if is_shared else _ONE_RANK,
+            shares=is_shared,
         )
 
     def open_counters(self, publisher: str) -> PublisherCounters:

@@ -23,7 +23,7 @@ from lab.engines.wire import (
 )
 from schemas.identities import PublisherKey
 from schemas.records import EventsRecord, GapRecord
-from schemas.registration import PublisherKind, Registration
+from schemas.registration import PublisherKind, Registration, facts_of
 from tests.building import prefix_hashes
 from tests.simulation.announced import Announced
 from tests.simulation.loop import EPOCH_S, SimulatedLoop
@@ -72,9 +72,11 @@ class SimulatedEngine:
         groups: of full attention, and of a sparse one, which has the same blocks; None: there is
             one group.
         kind: of the engine.
+        shares: whether other ranks of it publish at its address, so that each batch names its rank.
 
     Attributes:
-        ranks: those whose events come in its stream, itself among them: they live and die together.
+        ranks: those whose events come in its stream, itself among them: they live and die together,
+            and count their batches as one, or each by itself (`counts_by_rank` of their kind).
         announced: what an index can know of its cache.
         heard_ranks: other ranks whose events came in its stream in this life, and since when.
     """
@@ -92,12 +94,14 @@ class SimulatedEngine:
         by_url: bool = False,
         groups: tuple[int, int] | None = None,
         kind: PublisherKind = _VLLM,
+        shares: bool = False,
     ) -> None:
         self.number = number
         self._loop = loop
         self._rng = rng
         self._sizes = CacheSizes(block_size=BLOCK_SIZE, gpu_blocks=gpu_blocks)
-        wire = rng.choice(_WIRES)
+        wire = rng.choice(_WIRES[1:] if shares else _WIRES)
+        self._counts_alone = shares and facts_of(kind).counts_by_rank
         self._encoder = EventEncoder(wire if kind == _VLLM else "0.26")
         self._groups = groups if self._encoder.release >= (0, 22, 0) else None
         self._as_maps = self._encoder.release >= (0, 24, 0)
@@ -118,6 +122,7 @@ class SimulatedEngine:
         )
         self.ranks = [self]
         self._others: dict[tuple[int, int], PublisherKey] = {}  # whose batch it is that is not ours
+        self._foreign: dict[bytes, PublisherKey] = {}  # likewise by payload, where each counts
         self.heard_ranks: dict[PublisherKey, float] = {}
         self.links: list[Link] = []
         self._lives: dict[float, int] = {}  # by the time of a batch, the incarnation that sent it
@@ -148,6 +153,7 @@ class SimulatedEngine:
             buffer_batches=self.buffer_batches,
             gpu_blocks=self._sizes.gpu_blocks,
             kind=self.registration.kind,
+            shares=True,
         )
         other.registration = msgspec.structs.replace(self.registration, dp_rank=len(self.ranks))
         self.ranks.append(other)
@@ -307,12 +313,16 @@ class SimulatedEngine:
 
     def note_unseen_loss(self) -> None:
         """A link has lost a message and has not gone down: without a replay socket, what comes next
-        shows it, and nothing else.
+        shows it, and nothing else. With one, too, where what comes next is another rank's.
         """
-        self.lost_unseen = self.lost_unseen or not self.registration.replay_endpoint
+        is_asked = self.registration.replay_endpoint and not self._counts_alone
+        self.lost_unseen = self.lost_unseen or not is_asked
 
-    def note_heard(self, sequence: int, *, is_replayed: bool) -> None:
+    def note_heard(self, sequence: int, payload: bytes, *, is_replayed: bool) -> None:
         """A batch of the present incarnation has been received by somebody."""
+        if payload in self._foreign:
+            self.heard_ranks.setdefault(self._foreign[payload], self._loop.now)
+            return
         batch = self._life, sequence
         if batch in self._others:
             self.heard_ranks.setdefault(self._others[batch], self._loop.now)
@@ -344,7 +354,8 @@ class SimulatedEngine:
 
     def spoil_next(self, how: Spoilt) -> None:
         """What it publishes next is not as it should be, live and in its buffer."""
-        self._spoils = how
+        # Of a batch that cannot be read no number says whose it is, where each rank counts alone.
+        self._spoils = Spoilt.EVENT if self._counts_alone else how
 
     def be_odd(self, oddity: Oddity | None) -> None:
         """What it publishes next is odd, of what can be so; None: as it should be."""
@@ -419,7 +430,12 @@ class SimulatedEngine:
                 payload, self._odd = made, None
                 self.odd[self._life, self.sequence] = odd
         self._announce(events, odd if how is None else None, how or "")
+        number = self.sequence
         for one in self.ranks:
+            if one is not self and self._counts_alone:
+                one._foreign[payload] = self.publisher
+                one._hand_out(number, payload)
+                continue
             if one is not self:
                 one._others[one._life, one.sequence] = self.publisher
             if how is Spoilt.BATCH or (how is not None and one is self):
@@ -430,12 +446,16 @@ class SimulatedEngine:
 
     def _send(self, now: float, payload: bytes) -> None:
         self._lives[now] = self._life
-        self.buffer.append((self.sequence, payload))
-        frames = [b"", self.sequence.to_bytes(8, "big"), payload]
+        frames = self._hand_out(self.sequence, payload)
         self.published.setdefault(self._life, []).append(frames)
+        self.sequence += 1
+
+    def _hand_out(self, number: int, payload: bytes) -> list[bytes]:
+        self.buffer.append((number, payload))
+        frames = [b"", number.to_bytes(8, "big"), payload]
         for link in self.links:
             link.send(frames)
-        self.sequence += 1
+        return frames
 
     def _in_groups(self, events: list[EngineEvent]) -> list[EngineEvent]:
         """The events of the group that forms prefixes, each with that of the other one."""

@@ -109,7 +109,8 @@ class Link:
     def _arrive(self, frames: list[bytes], epoch: int) -> None:
         if epoch != self._epoch or self._inbox is None:
             return
-        self.engine.note_heard(int.from_bytes(frames[1], "big"), is_replayed=False)
+        _, number, payload = frames
+        self.engine.note_heard(int.from_bytes(number, "big"), payload, is_replayed=False)
         message = RawMessage(
             self.engine.publisher, frames, self._loop.now, LinkNumber(self.times_up)
         )
@@ -285,8 +286,8 @@ class Replays:
                 for sequence, payload in batches[first : first + 8]
                 if self._rng.random() >= loss
             ]
-            for sequence, _ in batches[first : first + 8]:
-                engine.note_heard(sequence, is_replayed=True)
+            for sequence, payload in batches[first : first + 8]:
+                engine.note_heard(sequence, payload, is_replayed=True)
             if chunk:
                 yield chunk
         if self._rng.random() < self.loss:

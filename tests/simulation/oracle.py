@@ -11,6 +11,7 @@ from schemas.identities import PublisherKey
 from schemas.limits import STALE_S
 from schemas.positions import PublisherState
 from schemas.records import Record
+from schemas.registration import facts_of
 from tests.simulation.announced import COPIES_UNKNOWN, LOST
 from tests.simulation.engines import SimulatedEngine
 from tests.simulation.ledgers import told_by
@@ -74,6 +75,8 @@ class StateOracle:
     def _missing_s(self, engine: SimulatedEngine, registered: AbstractSet[PublisherKey]) -> float:
         """For how long a rank has been missing."""
         now, longest = self._clock(), 0.0
+        if facts_of(engine.registration.kind).counts_by_rank:
+            return 0.0  # a bridge that has not heard of one does not know of it
         for other, since in engine.heard_ranks.items():
             pair = engine.publisher, other
             if other in registered:

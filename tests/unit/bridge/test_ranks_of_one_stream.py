@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bridge.link_numbers import LinkNumber
 from bridge.sockets.raw_message import RawMessage
 from bridge.wire import dynamo as dynamo_wire
 from bridge.wire import trtllm as trtllm_wire
@@ -25,7 +26,16 @@ from schemas.records import (
     RegisteredRecord,
     encode_record,
 )
-from schemas.registration import PUBLISHER_KINDS, PublisherKind, Registration, is_new
+from schemas.registration import (
+    ATOM,
+    PUBLISHER_KINDS,
+    SGLANG,
+    TOKENSPEED,
+    VLLM,
+    PublisherKind,
+    Registration,
+    is_new,
+)
 from streams.kernel import array_packer, open_kernel
 from streams.table.fold import Fold
 from streams.table.scope_states import ConfirmationSource, FreshUntil
@@ -33,6 +43,8 @@ from tests.unit.bridge.messages import map_event, registration
 from tests.unit.bridge.publisher.sequencers import Sequencers
 
 KINDS = [trtllm_wire.KIND, dynamo_wire.KIND]
+BY_RANK = [VLLM, SGLANG, TOKENSPEED, ATOM]
+"""Of these each rank counts: `test_ranks_behind_one_socket`."""
 FIRST_IDS = {trtllm_wire.KIND: 0, dynamo_wire.KIND: 1}
 TOKENS = [1, 2, 3, 4]
 
@@ -205,7 +217,19 @@ def test_a_batch_in_msgpack_of_another_rank_is_passed_over() -> None:
     assert (bench.degraded(), bench.dropped(0), bench.dropped(1)) == (set(), {}, {})
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_another_ranks_number_that_goes_back_over_a_link_is_doubted() -> None:
+    """It may be a restart behind something that forwards, or that rank counts for itself."""
+    bench = Bench(trtllm_wire.KIND, 0)
+    (zero,) = bench.publishers
+    stored = map_event("BlockStored", block_hashes=[100], token_ids=TOKENS, block_size=4)
+    for number, rank in ((0, 0), (1, 0), (0, 1)):
+        payload = msgspec.msgpack.encode([1.5e9 + 10 * rank + number, [stored], rank])
+        frames = [b"", number.to_bytes(8, "big"), payload]
+        bench.sequencer.process([RawMessage(zero, frames, 0.0, LinkNumber(1))], 1.0)
+        assert bench.sequencer[zero].stream.is_doubted == (rank == 1)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *BY_RANK])
 def test_ranks_share_an_endpoint_and_others_do_not(kind: PublisherKind) -> None:
     zero = registration(kind=kind)
     known = {zero.publisher: zero}
@@ -217,6 +241,11 @@ def test_ranks_share_an_endpoint_and_others_do_not(kind: PublisherKind) -> None:
             is_new(other, known)
 
     refused(registration(kind=kind, dp_rank=1, instance_id="another"))
-    refused(registration(kind=PublisherKind("vLLM"), dp_rank=1))
-    many = [kind for kind, facts in PUBLISHER_KINDS.items() if facts.has_many_ranks]
-    assert set(KINDS) == set(many)
+    other = next(one for one in (*KINDS, *BY_RANK) if one != kind)
+    refused(registration(kind=other, dp_rank=1))
+
+
+def test_each_kind_counts_its_ranks_in_one_way() -> None:
+    facts = PUBLISHER_KINDS.items()
+    assert {kind for kind, one in facts if one.has_many_ranks} == set(KINDS)
+    assert {kind for kind, one in facts if one.counts_by_rank} == set(BY_RANK)

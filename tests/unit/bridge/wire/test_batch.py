@@ -121,10 +121,8 @@ def test_one_bad_event_of_five_costs_itself_only(bad: object, reason: str) -> No
         (msgspec.msgpack.encode([True, []]), DropReason.BAD_TIMESTAMP),
         (msgspec.msgpack.encode([math.nan, []]), DropReason.BAD_TIMESTAMP),
         (msgspec.msgpack.encode([math.inf, [["?"]]]), DropReason.BAD_TIMESTAMP),
-        (msgspec.msgpack.encode([1.5, [CLEARED], 1]), DropReason.RANK_MISMATCH),
-        (msgspec.msgpack.encode([1.5, [CLEARED], -1]), DropReason.RANK_MISMATCH),
-        (msgspec.msgpack.encode([1.5, [CLEARED, ["?"]], 1]), DropReason.RANK_MISMATCH),
         (msgspec.msgpack.encode([1.5, [CLEARED], "0"]), DropReason.RANK_MISMATCH),
+        (msgspec.msgpack.encode([1.5, [CLEARED], 1.0]), DropReason.RANK_MISMATCH),
     ],
 )
 def test_an_unusable_batch_is_dropped_whole_and_its_sequence_counts(
@@ -143,8 +141,11 @@ def test_what_every_form_has_against_a_message_is_said_once(payload: bytes) -> N
 def test_the_registered_rank_is_the_one_expected() -> None:
     assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], 3])).dropped == []
     assert decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], None])).dropped == []
-    (error,) = decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED], 0])).dropped
-    assert error.reason == DropReason.RANK_MISMATCH
+    for rank in (0, -1, 2**40):
+        other = decoder(dp_rank=3).decode(frames_of([1.5, [CLEARED, ["?"]], rank]))
+        (error,) = other.dropped
+        assert (error.reason, other.other_ranks) == (DropReason.OTHER_RANK, (rank,))
+        assert (other.event_count, other.clears) == (0, False)
 
 
 def test_bounds_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

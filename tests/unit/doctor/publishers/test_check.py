@@ -346,6 +346,19 @@ def test_two_ranks_in_one_stream_of_dynamo_are_both_registered(tmp_path: Path) -
     assert found.reading is Reading.WHOLE
 
 
+def test_ranks_that_count_each_for_itself_are_all_registered(tmp_path: Path) -> None:
+    messages = [
+        [b"", number.to_bytes(8, "big"), msgspec.msgpack.encode([1.0 + number, [event], rank])]
+        for number, event in enumerate([stored([1], range(16)), removed([1])])
+        for rank in (0, 1)
+    ]
+    found = checked(tmp_path / "c", messages)
+    assert [body["dp_rank"] for body in found.registrations] == [0, 1]
+    assert (found.reading, codes(found)) == (Reading.WHOLE, [])
+    numbers = found.messages.numbers
+    assert (numbers.lost, numbers.restarts) == (0, 0)
+
+
 def test_a_payload_that_breaks_off_is_told_with_its_byte(tmp_path: Path) -> None:
     whole, cut = batches(stored([1], range(16)), removed([1]))
     cut[2] = cut[2][:20]

@@ -9,6 +9,7 @@ from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey
 from schemas.positions import SAYS_ALL_GONE, Confirmation, PublisherState
 from schemas.registration import Registration
+from schemas.troubles import Troubles
 from streams.table.scope_states import (
     ConfirmationSource,
     Contradiction,
@@ -229,12 +230,25 @@ def test_what_is_gone_leaves_nothing_behind_and_may_come_back(states: ScopeState
     assert states.verdict(SCOPE, FRESH, NOW).state is EXACT
 
 
-def test_a_publisher_is_unconfirmed_while_a_rank_of_its_stream_is_not_registered() -> None:
+def with_other_rank(*, is_in_log: bool) -> PublisherState:
+    """Its batches say so, or its bridge, where that rank's batches have numbers of their own."""
+    state = confirmed()
+    if is_in_log:
+        return msgspec.structs.replace(state, other_ranks=(1,))
+    assert state.confirmation is not None
+    said = msgspec.structs.replace(state.confirmation, troubles=Troubles(other_ranks=(1,)))
+    return msgspec.structs.replace(state, confirmation=said)
+
+
+@pytest.mark.parametrize("is_in_log", [False, True])
+def test_a_publisher_is_unconfirmed_while_a_rank_of_its_stream_is_not_registered(
+    is_in_log: bool,
+) -> None:
     """Whichever bridge follows that one, and whoever has heard of it."""
     states = ScopeStates(has_registry=True)
     for known in (states.register, states.list):
         known(ONE, True)
-    states.put(ONE, msgspec.structs.replace(confirmed(), other_ranks=(1,)))
+    states.put(ONE, with_other_rank(is_in_log=is_in_log))
     for known in (states.register, states.list):
         assert states.standing(ONE, FRESH, NOW).reason == Doubt.RANK_MISSING
         assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
