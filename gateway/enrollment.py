@@ -227,6 +227,9 @@ class Enrollment:
                 refused = error
                 continue
             facts = self._http.facts(registration, bodies)
+            if facts.ranks and 0 not in facts.ranks:  # one of several API servers
+                registration = msgspec.structs.replace(registration, dp_rank=facts.ranks[0])
+                facts = self._http.facts(registration, bodies)
             if facts.models:
                 found.append(_EngineAnswer(kind, facts))
         if not found:

@@ -2,7 +2,7 @@
 
 vLLM takes messages and prompts; SGLang, too, from 0.5.12 on, and refuses messages before. vLLM's
 takes fewer fields than its chats do: `documents` and the effort go as variables of the template,
-and reasoning by its new name.
+reasoning by its new name, and parts of responses as those of chats.
 
 `/render` says of a chat with images what the engine calls each, and where it is among the tokens.
 vLLM answers so from 0.33 on, where it is started with `--enable-scale-out`; before, with tensors of
@@ -25,6 +25,7 @@ from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, PromptError, Text
 TOKENIZE: Final = "/tokenize"
 RENDER: Final = "/v1/chat/completions/render"
 
+_RESPONSE_TEXTS: Final = ("input_text", "output_text")
 _OK: Final = 200
 _REFUSALS: Final = range(400, 500)
 
@@ -170,4 +171,14 @@ def _renamed(message: Mapping[str, Any]) -> dict[str, Any]:
     reasoning = found.pop("reasoning_content", None)
     if reasoning is not None and found.get("reasoning") is None:
         found["reasoning"] = reasoning
+    content = found.get("content")
+    if isinstance(content, list):
+        found["content"] = [_as_text(part) for part in content]
     return found
+
+
+def _as_text(part: Any) -> Any:
+    """A part of a response, as a chat has it: vLLM renders both alike."""
+    if isinstance(part, Mapping) and part.get("type") in _RESPONSE_TEXTS:
+        return {**part, "type": "text"}
+    return part

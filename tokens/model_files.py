@@ -8,8 +8,9 @@ chat_template.json       likewise, of models with images
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from schemas.causes import cause_of
@@ -21,6 +22,7 @@ TOKENIZER_BYTES_MAX: Final = 128 * MIB  # of tokenizer.json; a quarter of a mill
 CONFIG_BYTES_MAX: Final = 8 * MIB  # of each other file
 TEMPLATE_BYTES_MAX: Final = MIB  # of a chat template; that of a large model has 20 KiB
 
+_ADDED: Final = ("additional_special_tokens", "extra_special_tokens")
 _NAMED: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token")
 
 
@@ -29,6 +31,15 @@ class ModelFilesError(RepriseError):
 
     Operator action: name the model's directory in `tokens`, with the files that its hub page has.
     """
+
+
+class TokenFlags(NamedTuple):
+    """How an added token is found in a text; see `tokenizers.AddedToken`."""
+
+    single_word: bool
+    lstrip: bool
+    rstrip: bool
+    normalized: bool
 
 
 class ModelFiles(NamedTuple):
@@ -40,6 +51,8 @@ class ModelFiles(NamedTuple):
         tool_template: that is used instead where there are tools; "" for the same.
         special_tokens: the template's variables for them, by name.
         splits_special_tokens: whether special tokens in a text are text.
+        added_tokens: texts that other files than tokenizer.json make a token of, with how each is
+            found in a text (`TokenFlags`); None where they do not say that.
     """
 
     tokenizer: str
@@ -47,6 +60,7 @@ class ModelFiles(NamedTuple):
     tool_template: str
     special_tokens: Mapping[str, str]
     splits_special_tokens: bool
+    added_tokens: "Mapping[str, TokenFlags | None]" = MappingProxyType({})
 
 
 def read_model_files(path: Path) -> ModelFiles:
@@ -69,7 +83,27 @@ def read_model_files(path: Path) -> ModelFiles:
         templates.get("tool_use", ""),
         {name: text for name, value in named.items() if (text := _special(name, value))},
         config.get("split_special_tokens") is True,
+        _added_tokens(named),
     )
+
+
+def _added_tokens(config: Mapping[str, Any]) -> dict[str, TokenFlags | None]:
+    """Source: transformers 5, which adds them to the tokenizer."""
+    found: dict[str, TokenFlags | None] = {}
+    for name, value in config.items():
+        if name == "added_tokens_decoder" or name in _ADDED:
+            several = value.values() if isinstance(value, Mapping) else value
+            tokens = list(several) if isinstance(several, Iterable) else []
+        else:
+            tokens = [value] if _special(name, value) else []
+        for one in tokens:
+            flags = None
+            if isinstance(one, Mapping) and name == "added_tokens_decoder":
+                flags = TokenFlags(*(one.get(flag) is True for flag in TokenFlags._fields))
+            content = one.get("content") if isinstance(one, Mapping) else one
+            if isinstance(content, str) and content:
+                found[content] = flags or found.get(content)
+    return found
 
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:

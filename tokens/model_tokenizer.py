@@ -8,6 +8,7 @@ a count nor a time tells one tenant what another has sent.
 """
 
 import os
+import re
 import sys
 import threading
 from array import array
@@ -19,7 +20,7 @@ from typing import Final, NamedTuple
 from schemas.limits import MIB
 from tokens.bounds import PROMPT_CHARACTERS_MAX
 from tokens.conversation import variables_of
-from tokens.model_files import ModelFiles, ModelFilesError, read_model_files
+from tokens.model_files import ModelFiles, ModelFilesError, TokenFlags, read_model_files
 from tokens.pieces import AddedToken, cuts, pieces_of
 from tokens.prompt import ChatPrompt, NoTokens, NoTokensError, TextPrompt, cut_off
 from tokens.rendering_errors import TemplateError, TemplateSlowError
@@ -76,6 +77,7 @@ class ModelTokenizer:
         self._kept: OrderedDict[_Piece, bytes] = OrderedDict()
         self.kept_bytes = 0
         self._lock = threading.Lock()
+        self._unknown = self._find_unknown(files)
         self._before, self._behind = self._added_by_itself()
         self.cut = "" if files.splits_special_tokens else self._find_cut()
 
@@ -134,6 +136,9 @@ class ModelTokenizer:
         Raises:
             NoTokensError: UNSUPPORTED.
         """
+        if self._unknown is not None and self._unknown.search(text):
+            said = "the text has a token that another file of the model than tokenizer.json adds"
+            raise NoTokensError(NoTokens.UNSUPPORTED, said)
         found, reused = self._encoded(self._pieces(text, owner))
         if prompt.add_special_tokens:
             found = self._before + found + self._behind
@@ -190,6 +195,19 @@ class ModelTokenizer:
                 behind = special[before + len(plain) :]
                 return array("I", special[:before]).tobytes(), array("I", behind).tobytes()
         raise ModelFilesError("expected a tokenizer that adds tokens before or behind a text only")
+
+    def _find_unknown(self, files: ModelFiles) -> "re.Pattern[str] | None":
+        """What only engines make a token of, or find otherwise in a text."""
+        known = {
+            one.content: TokenFlags(one.single_word, one.lstrip, one.rstrip, one.normalized)
+            for one in self._tokenizer.get_added_tokens_decoder().values()
+        }
+        unknown = [
+            re.escape(content)
+            for content, flags in files.added_tokens.items()
+            if content not in known or flags not in (None, known[content])
+        ]
+        return re.compile("|".join(unknown), re.IGNORECASE) if unknown else None
 
     def _find_cut(self) -> str:
         """The added token that stands oftenest in a chat, of those that a text may be cut at."""

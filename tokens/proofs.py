@@ -25,6 +25,8 @@ PROOFS_MAX: Final = 16_384  # that are kept, of shapes and engines; the one long
 REFUSED_S: Final = 600.0  # in which an engine is not asked again that gave no proof
 CLOCK_SLOT_S: Final = 900  # seconds: in which dates change nowhere; zones differ by quarters
 
+CLOCK_SKEW_S: Final = 60.0  # by which an engine's clock may be another one
+
 _PLAIN_CHOICES: Final = (None, "auto")
 
 _MARKS: Final = ("think>", "<|", "</", "[INST]", "<tool_", "<start_of")
@@ -176,6 +178,11 @@ def unseen(prompt: ChatPrompt | TextPrompt, engine: Engine) -> bool:
         return "reasoning_effort" in (prompt.given_kwargs or ())
     is_chosen = bool(prompt.tools) and prompt.tool_choice not in _PLAIN_CHOICES
     return is_chosen or prompt.effort is not None
+
+
+def may_tell_other_dates(now: float) -> bool:
+    """Whether at that time, Unix seconds, it may be another day at an engine by its clock."""
+    return (now + CLOCK_SKEW_S) % CLOCK_SLOT_S < 2 * CLOCK_SKEW_S
 
 
 class Proofs:

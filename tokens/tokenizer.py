@@ -57,7 +57,7 @@ from tokens.prompt import (
     TokenPrompt,
     cut_off,
 )
-from tokens.proofs import Proofs, Shape, shape_of, unseen
+from tokens.proofs import Proofs, Shape, may_tell_other_dates, shape_of, unseen
 from tokens.rendering_errors import TemplateSlowError
 
 if TYPE_CHECKING:
@@ -497,6 +497,9 @@ class Tokenizer:
         )
         counts = len(ours) // 4, len(theirs) // 4
         now = self._clock.unix()
+        if model.tells_date and may_tell_other_dates(now):
+            self.compared["different"] += 1  # the engine's clock is another one
+            return
         self._note(model, Difference(form_of(prompt), engine.url, *counts, position // 4, now))
 
     async def _made_again(

@@ -67,6 +67,18 @@ def test_vllm_is_registered_as_what_it_says() -> None:
         assert (engine.state, engine.lacks) == (EngineState.FOLLOWED, "")
 
 
+def test_vllm_whose_server_has_not_the_first_rank_is_followed() -> None:
+    with engine_server() as server:
+        vllm(server)
+        source = {"publisher": "zmq", "endpoint": "tcp://*:5559"}
+        server.replies["/kv_event_sources"] = (200, json.dumps({"2": source}).encode())
+        metrics = CACHE.replace('engine="0"', 'engine="2"') % ""
+        server.replies["/metrics"] = (200, metrics.encode())
+        enrollment, [one] = ask(server)
+        assert (one.kind, one.dp_rank, one.block_size) == ("vLLM", 2, 32)
+        assert enrollment.engines[0].state is EngineState.FOLLOWED
+
+
 def test_sglang_is_registered_as_what_it_says() -> None:
     with engine_server() as server:
         events = {

@@ -59,6 +59,40 @@ def test_a_turn_makes_tokens_of_what_is_new_alone(path: Path) -> None:
     assert reused == len(first)  # the opened turn of the assistant, too, stands at the end
 
 
+@pytest.mark.parametrize(
+    ("added", "text"),
+    [
+        ({"added_tokens_decoder": {"90000": {"content": "<new>", "special": True}}}, "a <new> b"),
+        ({"added_tokens_decoder": {"90000": {"content": "wordy"}}}, "a WORDY b"),
+        ({"additional_special_tokens": ["<new>"]}, "<new>"),
+        ({"extra_special_tokens": {"image_token": "<new>"}}, "a<new>"),
+        ({"pad_token": "<new>"}, "a<new>"),
+        (
+            {"added_tokens_decoder": {"1": {"content": "<|im_start|>", "lstrip": True}}},
+            "<|im_start|>",
+        ),
+    ],
+)
+def test_tokens_that_only_engines_know_are_theirs_to_find(
+    path: Path, added: dict[str, object], text: str
+) -> None:
+    config = path / "tokenizer_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | added))
+    tokenizer = read(path)
+    assert made(tokenizer, TextPrompt("m", "a new b"))[0] == whole("a new b")
+    with pytest.raises(NoTokensError) as raised:
+        made(tokenizer, TextPrompt("m", text))
+    assert raised.value.reason is NoTokens.UNSUPPORTED
+
+
+def test_tokens_that_both_files_have_alike_are_made_here(path: Path) -> None:
+    tokens = json.loads((path / "tokenizer.json").read_text())["added_tokens"]
+    config = path / "tokenizer_config.json"
+    said = {"added_tokens_decoder": {str(one["id"]): one for one in tokens}}
+    config.write_text(json.dumps(json.loads(config.read_text()) | said))
+    assert made(read(path), ChatPrompt("m", TURNS))[0] == whole(rendered(TURNS))
+
+
 def test_a_tenant_is_told_nothing_of_what_another_has_sent(path: Path) -> None:
     tokenizer = read(path)
     prompt = ChatPrompt("m", TURNS)

@@ -33,7 +33,7 @@ from tokens.prompt import (
     Truncation,
     read_chat,
 )
-from tokens.proofs import shape_of
+from tokens.proofs import may_tell_other_dates, shape_of
 from tokens.tokenizer import Tokenizer
 
 HI = ChatPrompt("m", [{"role": "user", "content": "the quick brown fox"}])
@@ -787,6 +787,15 @@ def test_what_no_engine_differs_in_is_proven_once(
 ) -> None:
     shapes = {shape_of(read_chat({"model": "m", **request})) for request in (one, other)}
     assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(
+    ("now", "may_differ"), [(841.0, True), (959.0, True), (839.0, False), (961.0, False)]
+)
+def test_clocks_may_tell_other_dates_about_a_quarter_of_an_hour(
+    now: float, *, may_differ: bool
+) -> None:
+    assert may_tell_other_dates(now) is may_differ
 
 
 def test_the_date_of_a_template_is_proven_until_it_may_change_in_some_zone(path: Path) -> None:
