@@ -99,8 +99,9 @@ def _of_message(message: Mapping[str, Any]) -> set[str]:
         kinds = {one.get("type") for one in content if isinstance(one, Mapping)} - {"text"}
         found.update(f"part {kind}" for kind in kinds)
         for one in content:
-            field = TEXT_PARTS.get(one.get("type"), "text") if isinstance(one, Mapping) else ""
-            text = one.get(field) if isinstance(one, Mapping) else one
+            text = one
+            if isinstance(one, Mapping):
+                text = one.get(TEXT_PARTS.get(str(one.get("type")), "text"))
             if isinstance(text, str):
                 found.update(_of_text(role, text))
     return found
