@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tokens.bounds import LOOP_BYTES_MAX
 from tokens.model_files import ModelFilesError
 from tokens.prompt import ChatPrompt, NoTokens, TextPrompt
+from tokens.proofs import Shape, shape_of
 
 if TYPE_CHECKING:
     from tokens.model_tokenizer import ModelTokenizer
+
+ODD_SHAPES_MAX: Final = 64  # of a model, of which engines are asked alone; beyond, of all
 
 INSTALL_TEXT: Final = "`.venv/bin/pip install -e '.[text]'`"
 """In the clone of the repository: `reprise` of the public index is another project."""
@@ -35,7 +38,9 @@ class Standing(StrEnum):
     EQUAL = "equal"
     """Engines have made the same tokens, each time."""
     DIFFERENT = "different"
-    """An engine has made others. This lasts until the service is started again."""
+    """An engine has made others, and nothing shows of which prompts it makes the same. This lasts
+    until the service is started again.
+    """
 
 
 class Difference(NamedTuple):
@@ -77,6 +82,7 @@ class LocalModel:
         trouble: that in words; "" for none.
         standings: by form.
         differences: by form, the first.
+        odd: shapes of which engines make other tokens, while they make the same of others.
         made: prompts that were made tokens of, by form.
         loop_bytes_max: of a prompt, as JSON, whose text is made on the event loop: half of the
             smallest for which the template was too slow there.
@@ -90,6 +96,7 @@ class LocalModel:
         self.trouble = ""
         self.standings = dict.fromkeys(Form, Standing.UNPROVEN)
         self.differences: dict[Form, Difference] = {}
+        self.odd: dict[Shape, Form] = {}
         self.made = dict.fromkeys(Form, 0)
         self.loop_bytes_max = LOOP_BYTES_MAX
 
@@ -114,9 +121,11 @@ class LocalModel:
             self.missing = NoTokens.UNREADABLE
             self.trouble = f"cannot use the files in {self.path}: the log has the unexpected error"
 
-    def tokenizer_for(self, form: Form) -> "ModelTokenizer | None":
-        """Whether it is to be used for a form: None where it is missing, or an engine differs."""
-        return None if self.standings[form] is Standing.DIFFERENT else self.tokenizer
+    def tokenizer_for(self, prompt: ChatPrompt | TextPrompt) -> "ModelTokenizer | None":
+        """What is to be used for a prompt: None where it is missing, or an engine differs."""
+        if self.standings[form_of(prompt)] is Standing.DIFFERENT:
+            return None
+        return None if self.odd and shape_of(prompt) in self.odd else self.tokenizer
 
     @property
     def tells_date(self) -> bool:
@@ -128,9 +137,20 @@ class LocalModel:
         if self.standings[form] is Standing.UNPROVEN:
             self.standings[form] = Standing.EQUAL
 
-    def differs(self, difference: Difference) -> bool:
-        """An engine has made others; returns whether that is news."""
-        is_news = self.standings[difference.form] is not Standing.DIFFERENT
-        self.standings[difference.form] = Standing.DIFFERENT
-        self.differences.setdefault(difference.form, difference)
-        return is_news
+    def differs(self, difference: Difference, shape: Shape, *, was_proven: bool) -> bool:
+        """An engine has made others; returns whether that is news. Where engines make the same of
+        other shapes, it says nothing of these: one odd request turns off no others.
+
+        Args:
+            was_proven: whether engines had made the same of that shape: then no shape proves much.
+        """
+        form = difference.form
+        self.differences.setdefault(form, difference)
+        if self.standings[form] is Standing.DIFFERENT or shape in self.odd:
+            return False
+        has_room = len(self.odd) < ODD_SHAPES_MAX
+        if self.standings[form] is Standing.EQUAL and has_room and not was_proven:
+            self.odd[shape] = form
+        else:
+            self.standings[form] = Standing.DIFFERENT
+        return True

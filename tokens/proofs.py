@@ -215,6 +215,11 @@ class Proofs:
         """The engine can prove nothing of the shape, or computes other tokens."""
         self._keep((model, shape, engine), is_proven=False, left_s=REFUSED_S)
 
+    def is_proven(self, model: str, shape: Shape) -> bool:
+        """Whether any engine has computed the same tokens of that shape. Cost O(PROOFS_MAX)."""
+        found = self._found.items()
+        return any(is_proven for key, (is_proven, _) in found if key[:2] == (model, shape))
+
     def contradict(self, model: str, shape: Shape) -> None:
         """An engine has computed others than were proven: whatever proves it proves nothing, until
         the process is another. Cost O(PROOFS_MAX).

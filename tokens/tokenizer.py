@@ -187,7 +187,9 @@ class Tokenizer:
         if tokens.source is TokenSource.GIVEN or tokens.length == prompt_tokens:
             return  # as many are no proof: others may have them, too
         assert not isinstance(prompt, TokenPrompt)
-        self._proofs.contradict(prompt.model, shape_of(prompt))
+        shape = shape_of(prompt)
+        was_proven = self._proofs.is_proven(prompt.model, shape)
+        self._proofs.contradict(prompt.model, shape)
         model = self.models.get(prompt.model)
         if model is None or tokens.source is not TokenSource.LOCAL:
             return
@@ -196,7 +198,7 @@ class Tokenizer:
         difference = Difference(
             form_of(prompt), "", tokens.length, prompt_tokens, -1, self._clock.unix()
         )
-        self._note(model, difference)
+        self._note(model, difference, shape, was_proven=was_proven)
 
     async def _tokens(self, prompt: Prompt, tenant_id: str) -> Tokens:
         if isinstance(prompt, TokenPrompt):
@@ -208,7 +210,7 @@ class Tokenizer:
         if isinstance(prompt, ChatPrompt) and prompt.has_media:
             return await self._asked_about_media(prompt, tenant_id)
         if model is not None:
-            tokenizer = model.tokenizer_for(form_of(prompt))
+            tokenizer = model.tokenizer_for(prompt)
             if tokenizer is not None:
                 kind = self._kind(prompt.model, tenant_id)
                 try:
@@ -476,6 +478,7 @@ class Tokenizer:
         theirs = cut_off(answered, prompt.truncation)
         if theirs != ours and model is not None:
             ours = await self._made_again(model, prompt, engine.kind, ours)
+        was_proven = theirs != ours and self._proofs.is_proven(prompt.model, shape)
         if theirs == ours and is_proof:
             tells_date = model is None or model.tells_date
             for one in compared:
@@ -500,7 +503,8 @@ class Tokenizer:
         if model.tells_date and may_tell_other_dates(now):
             self.compared["different"] += 1  # the engine's clock is another one
             return
-        self._note(model, Difference(form_of(prompt), engine.url, *counts, position // 4, now))
+        difference = Difference(form_of(prompt), engine.url, *counts, position // 4, now)
+        self._note(model, difference, shape, was_proven=was_proven)
 
     async def _made_again(
         self, model: LocalModel, prompt: _Text, kind: str, before: bytes
@@ -511,9 +515,11 @@ class Tokenizer:
         text = await self._text(model, model.tokenizer, prompt, kind)
         return model.tokenizer.tokens_of(text, prompt)[0]
 
-    def _note(self, model: LocalModel, difference: Difference) -> None:
+    def _note(
+        self, model: LocalModel, difference: Difference, shape: Shape, *, was_proven: bool
+    ) -> None:
         self.compared["different"] += 1
-        if model.differs(difference):
+        if model.differs(difference, shape, was_proven=was_proven):
             self._tell()
 
     def _tell(self) -> None:
@@ -545,7 +551,7 @@ class Tokenizer:
             return
         for make in PROBES:
             prompt = make(model.name)
-            tokenizer = model.tokenizer_for(form_of(prompt))
+            tokenizer = model.tokenizer_for(prompt)
             if tokenizer is None:
                 continue
             with suppress(NoTokensError):  # a template may refuse a probe
@@ -596,10 +602,10 @@ def _trouble(model: LocalModel) -> Sequence[tuple[str, str]]:
             f"tokens of the model {model.name} ({one.form}) are not those that"
             f" {one.engine or 'an engine'} computes: {one.ours} here, {one.theirs} there"
             + (f", from token {one.position} on" if one.position >= 0 else "")
-            + "; the engines are asked for tokens instead",
+            + "; the engines are asked for tokens instead"
+            + ("" if model.standings[form] is Standing.DIFFERENT else " of prompts like that one"),
         )
         for form, one in model.differences.items()
-        if model.standings[form] is Standing.DIFFERENT
     ]
 
 

@@ -21,7 +21,7 @@ from tests.model_directories import byte_level, write_model
 from tokens import tokenizer as module
 from tokens.engine_tokenizer import RENDER
 from tokens.interface import Engine, EngineAnswer, Tokens, TokenSource
-from tokens.local_model import Form, LocalModel, Standing
+from tokens.local_model import ODD_SHAPES_MAX, Form, LocalModel, Standing
 from tokens.model_tokenizer import ModelTokenizer
 from tokens.prompt import (
     ChatPrompt,
@@ -38,6 +38,7 @@ from tokens.tokenizer import Tokenizer
 
 HI = ChatPrompt("m", [{"role": "user", "content": "the quick brown fox"}])
 TEXT = TextPrompt("m", "the quick brown fox")
+ODD = ChatPrompt("m", [{"role": "user", "content": "the <|odd fox"}])
 ENGINE = Engine("http://engine", "vLLM")
 
 
@@ -244,6 +245,42 @@ def test_a_difference_is_a_condition_and_the_engine_is_asked_from_then_on(
     assert world.condition.startswith(f"differs: tokens of the model m ({form}) are not those")
     assert f"{first.length} here, 3 there, from token 0 on" in world.condition
     assert "quick" not in world.condition
+
+
+def test_one_odd_request_turns_off_no_others(path: Path) -> None:
+    world = World(path, ENGINE)
+    world.engines.answer = lambda asked: (
+        wrong(asked) if "odd" in str(asked) else world.engines._right(asked)
+    )
+    *_, plain, odd, asked, again = world.run(
+        *[world.tokens(HI)] * 2, *[world.tokens(ODD)] * 2, world.tokens(HI)
+    )
+    assert (plain.source, plain.is_proven) == (TokenSource.LOCAL, True)
+    assert (odd.source, odd.is_proven) == (TokenSource.LOCAL, False)
+    assert (asked.source, asked.length) == (TokenSource.ENGINE, 3)
+    assert (again.source, again.is_proven) == (TokenSource.LOCAL, True)
+    assert world.condition.endswith(
+        "the engines are asked for tokens instead of prompts like that one"
+    )
+
+
+def test_a_shape_that_was_proven_and_differs_turns_off_all(path: Path) -> None:
+    world = World(path, ENGINE)
+    _, proven = world.run(*[world.tokens(ODD)] * 2)
+    assert proven.is_proven
+    world.tokenizer.counted(ODD, proven, proven.length + 1)
+    assert world.tokenizer.models["m"].standings[Form.CHAT] is Standing.DIFFERENT
+
+
+def test_many_odd_shapes_turn_off_all(path: Path) -> None:
+    world = World(path, ENGINE)
+    [made] = world.run(world.tokens(HI))
+    model = world.tokenizer.models["m"]
+    for number in range(ODD_SHAPES_MAX + 1):
+        assert model.standings[Form.CHAT] is Standing.EQUAL
+        odd = read_chat({"model": "m"} | _turns("u", **{f"name{number}": "y"}))
+        world.tokenizer.counted(odd, made, made.length + 1)
+    assert model.standings[Form.CHAT] is Standing.DIFFERENT
 
 
 def test_other_forms_are_still_made_here(path: Path) -> None:
