@@ -170,9 +170,7 @@ class ReplayRepair:
         if self._differs:
             return Doubt.REPLAY_DIFFERS
         if self._whole:
-            stream = self._sequencer.stream
-            is_heard = stream.cursor.sequence >= 0 or not stream.is_shared  # it may be elsewhere
-            is_trusted = stream.pairing.is_trusted and is_heard
+            is_trusted = self._sequencer.stream.pairing.is_trusted
             return None if is_trusted else Doubt.REPLAY_UNMATCHED
         if self._broke_at is not None or self._skips:
             return Doubt.REPLAY_BROKEN

@@ -23,6 +23,9 @@ from lab.traffic.event_load import LoadPlan, plan_events
 
 INSTANCES: Final = 8
 CONNECTIONS: Final = 8
+SETTLING_LOOK_S: Final = 1.0
+SETTLING_LOOKS_MAX: Final = 20
+SETTLED_SHARE: Final = 0.01  # of a core, by which two looks differ at most
 EVENT_BLOCKS: Final = 64
 FORMS: Final = {
     "JSON": b"application/json",
@@ -112,26 +115,20 @@ class Server:
             return 1e6 * (thread_cpu_seconds(self.pid) - cpu_s) / len(requests), seconds
 
     def busy(
-        self,
-        requests: list[bytes],
-        *,
-        behind_s: float = 0.0,
-        expected: tuple[int, ...] = (200,),
+        self, requests: list[bytes], *, settles: bool = False, expected: tuple[int, ...] = (200,)
     ) -> float:
         """Over all connections, each with a request under way; CPU microseconds for each.
 
         Args:
             requests: in their order.
-            behind_s: seconds behind the last answer in which the server goes on with them: what it
-                takes then counts, too, but for what it takes in such a time idle.
+            settles: whether the server goes on with them behind the last answer: what that takes
+                counts, too, but for what the server takes idle.
             expected: statuses.
         """
         waiting: deque[Client] = deque()
-        idle_s = thread_cpu_seconds(self.pid)
-        sleep(behind_s)
-        idle_s = thread_cpu_seconds(self.pid) - idle_s
+        idle = self._settled() if settles else 0.0
         with self.connected(CONNECTIONS) as clients:
-            cpu_s = thread_cpu_seconds(self.pid)
+            began_s, cpu_s = perf_counter(), thread_cpu_seconds(self.pid)
             for request, client in zip(requests, cycle(clients), strict=False):
                 if len(waiting) == CONNECTIONS:
                     waiting.popleft().receive(expected)
@@ -139,8 +136,22 @@ class Server:
                 waiting.append(client)
             for client in waiting:
                 client.receive(expected)
-            sleep(behind_s)
-            return 1e6 * (thread_cpu_seconds(self.pid) - cpu_s - idle_s) / len(requests)
+            if settles:
+                idle = min(idle, self._settled())
+            cpu_s = thread_cpu_seconds(self.pid) - cpu_s
+            return 1e6 * (cpu_s - idle * (perf_counter() - began_s)) / len(requests)
+
+    def _settled(self) -> float:
+        """Waits until the server does what it does idle alone; the CPU of that, of a core."""
+        before = float("inf")
+        for _ in range(SETTLING_LOOKS_MAX):
+            cpu_s = thread_cpu_seconds(self.pid)
+            sleep(SETTLING_LOOK_S)
+            found = (thread_cpu_seconds(self.pid) - cpu_s) / SETTLING_LOOK_S
+            if abs(found - before) <= SETTLED_SHARE:
+                return min(found, before)
+            before = found
+        return before
 
 
 def request_of(form: str, tokens: list[int]) -> bytes:

@@ -43,9 +43,6 @@ REPORTS: Final = 2048
 LIST: Final = 64
 PROMPTS: Final = 50
 PREFIX_TOKENS: Final = 512  # that all prompts share
-BEHIND_S: Final = 1.0
-"""In which what was decided is booked and written."""
-
 CROWD: Final = 64
 """Connections at once."""
 
@@ -80,10 +77,7 @@ def _figures(server: Server, count: int, tokens: int, runs: int) -> list[Figure]
     }
     asked = {path: _in_turn(bodies) for path, bodies in asked.items()}
     cpu: dict[str, list[float]] = {
-        path: [
-            server.busy(requests, behind_s=BEHIND_S if path == "/route" else 0.0)
-            for _ in range(runs)
-        ]
+        path: [server.busy(requests, settles=path == "/route") for _ in range(runs)]
         for path, requests in asked.items()
     }
     what = f"{count} candidates, {tokens:,} tokens"
@@ -123,7 +117,7 @@ def _report_figures(server: Server, runs: int) -> list[Figure]:
             told = [report_of(one) for one in _decided(server, REPORTS)]
             lists = [told[start : start + size] for start in range(0, REPORTS, size)]
             bodies = [post_of(b"/feedback", msgspec.json.encode(one)) for one in lists]
-            of_size.append(server.busy(bodies, behind_s=BEHIND_S, expected=(202,)) / size)
+            of_size.append(server.busy(bodies, settles=True, expected=(202,)) / size)
     return [
         Figure(name="/feedback, one report: CPU", unit="us", runs=cpu[1]),
         Figure(name=f"/feedback, {LIST} reports, each: CPU", unit="us", runs=cpu[LIST]),

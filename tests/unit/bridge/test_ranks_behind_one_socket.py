@@ -14,6 +14,7 @@ from bridge.publisher.repair import RepairStep, ReplayRepair
 from bridge.sockets.raw_message import RawMessage, RawRun
 from bridge.wire import SOURCES
 from bridge.wire.drop_reasons import DropReason
+from schemas.answer_states import Doubt
 from schemas.arrays import ArrayPacker, PythonArrayPacker
 from schemas.identities import Offset, PrefixScope, PublisherKey
 from schemas.limits import DP_RANK_MAX
@@ -248,6 +249,17 @@ def test_a_gap_is_repaired_by_the_batches_of_its_rank() -> None:
         assert not isinstance(record, GapRecord | ResetRecord)
     assert [socket.matched(number) for number in range(4)] == [{0: 4}] * 4
     assert (socket.degraded(), repair.replayed) == (set(), 2)
+
+
+@pytest.mark.parametrize("others", [0, 3])
+def test_a_rank_of_which_nothing_was_heard_may_publish_elsewhere(others: int) -> None:
+    socket = Socket(0, 1, repairs=True)
+    repair = ReplayRepair(socket.sequencer[socket.publishers[1]])
+    assert repair.begin()
+    answer = replayed(socket.publishers[1], *[batch(0, number) for number in range(others)])
+    assert list(repair.feed(answer, 1.0)) == []
+    repair.end(complete=True)
+    assert repair.doubt is Doubt.REPLAY_UNMATCHED
 
 
 # Which ranks are registered
