@@ -128,6 +128,12 @@ class HeldBatches:
         if self.overflowed is not None and self.overflowed.link <= until:
             self.overflowed = None
 
+    def forget_overflow_before(self, engine_time: float) -> None:
+        """Likewise where it was sent before that time, at which another incarnation begins."""
+        over = None if self.overflowed is None else self.overflowed.batch.engine_time
+        if over is not None and over < engine_time:
+            self.overflowed = None
+
     def clear(self) -> None:
         """Forgets all of them."""
         self._totals.held_bytes -= self._size_bytes

@@ -471,6 +471,7 @@ class Sequencer:
             self._held.pop()
             if not is_older:
                 window = self._accept(window, batch, link, now)
+        self._held.forget_overflow_before(before_time)
         yield self._close(window, now)
 
     def begin_incarnation(

@@ -75,8 +75,8 @@ class StateOracle:
     def _missing_s(self, engine: SimulatedEngine, registered: AbstractSet[PublisherKey]) -> float:
         """For how long a rank has been missing."""
         now, longest = self._clock(), 0.0
-        if facts_of(engine.registration.kind).counts_by_rank:
-            return 0.0  # a bridge that has not heard of one does not know of it
+        if _counts_by_rank(engine):
+            return 0.0
         for other, since in engine.heard_ranks.items():
             pair = engine.publisher, other
             if other in registered:
@@ -109,6 +109,8 @@ class StateOracle:
             elif causes:
                 assert found.state is AnswerState.DEGRADED, told
                 assert found.reason in causes, told
+            elif missing and _counts_by_rank(engine):
+                assert found.state in (AnswerState.EXACT, AnswerState.UNCONFIRMED), told
             elif missing:
                 assert found.state is AnswerState.UNCONFIRMED, f"{told}, and a rank is missing"
             elif engine.announced.is_hybrid and is_whole:
@@ -116,6 +118,11 @@ class StateOracle:
             else:
                 assert found.reason != Doubt.RANK_MISSING, told
                 assert found.state in (AnswerState.EXACT, AnswerState.UNCONFIRMED), told
+
+
+def _counts_by_rank(engine: SimulatedEngine) -> bool:
+    """Whether a bridge that has begun since then may not have heard of its other ranks."""
+    return facts_of(engine.registration.kind).counts_by_rank
 
 
 def check_counted(

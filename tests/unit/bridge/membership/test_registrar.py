@@ -298,9 +298,6 @@ def test_what_has_another_name_is_never_replaced() -> None:
         other = msgspec.structs.replace(PLAIN, instance_id="other")
         with pytest.raises(RegistrationConflictError):
             await office.registrar.register(other, replace=True)
-        rank = msgspec.structs.replace(PLAIN, dp_rank=1)
-        with pytest.raises(RegistrationConflictError):
-            await office.registrar.register(rank, replace=True)
 
     assert play(scene).kinds() == ["RegisteredRecord"]
 
