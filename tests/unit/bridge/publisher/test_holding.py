@@ -235,6 +235,18 @@ def test_what_had_no_room_goes_with_its_process(
     assert bool(resumed(sequencer)) is lost
 
 
+@pytest.mark.parametrize(("at", "lost"), [(13.0, False), (60.0, True)])
+def test_what_had_no_room_is_a_gap_of_its_own_incarnation_alone(
+    monkeypatch: pytest.MonkeyPatch, at: float, lost: bool
+) -> None:
+    """A replay shows that another one has begun at 50."""
+    monkeypatch.setattr(held_batches, "HELD_BATCHES_MAX", 0)
+    sequencer = holding(live(13, at), repairs=False)
+    list(sequencer[KEY].release(50.0, 1.0))
+    sequencer[KEY].begin_incarnation(1.0, link=LinkNumber(1))
+    assert bool(resumed(sequencer)) is lost
+
+
 def test_a_process_that_has_sent_nothing_is_not_proven_by_the_end_of_the_one_before() -> None:
     """What it published before its link came up has not been heard."""
     sequencer = holding()
