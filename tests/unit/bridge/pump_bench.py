@@ -73,7 +73,7 @@ class FakeSink:
         self.free = asyncio.Event()
         self.free.set()
         self.steps: asyncio.Semaphore | None = None  # how often it will be idle
-        self.breaks = False
+        self.breaks = False  # at its next idle moment, once
         self.full: set[PublisherKey] = set()  # who is held back
         self.overflowing: set[PublisherKey] = set()
 
@@ -107,6 +107,7 @@ class FakeSink:
 
     async def idle(self) -> None:
         if self.breaks:
+            self.breaks = False
             raise RuntimeError("for a test")
         if self.steps is not None:
             await self.steps.acquire()
