@@ -19,8 +19,8 @@ from schemas.limits import KIB
 
 GATEWAY_EVENT_BYTES_MAX: Final = 256 * KIB  # an event that is larger is passed on as it comes
 
-_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\n\n", b"\n\r\n", b"\r\r")
-_END: Final = re.compile(rb"\r\n\r\n|\r\n\n|\n\r\n|\n\n|\r\r")
+_ENDS: Final = (b"\r\n\r\n", b"\r\n\n", b"\n\r\n", b"\n\n", b"\r\r")
+_END: Final = re.compile(b"|".join(_ENDS))  # the longer ones first
 _USAGE: Final = b'"usage"'
 _DONE: Final = b"[DONE]"
 _LAST_BYTES: Final = len(_DONE) + max(map(len, _ENDS))
