@@ -1,7 +1,7 @@
 """All that is known of each instance, gathered from where it is known. Reads; changes nothing."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import chain
 from typing import Final, NamedTuple
@@ -51,7 +51,8 @@ class Patient(NamedTuple):
         entries: blocks that the index has of it, over all ranks.
         on_gpu: which share of them is on its GPUs; looks at all of them.
         capacity_blocks: that its engine has room for, over all ranks; 0 where that is not known.
-        ranks_at_url: that are registered of the engine at its HTTP address, by whatever names.
+        ranks_at_url: that are registered of it, or of the engine at its HTTP address, by whatever
+            names.
         unknown_adapters: of which a pool has blocks, and nothing says whether it has loaded them.
         adapters: of which it has blocks itself, sorted.
         recent: what the latest outcomes say, as many as are needed to judge by.
@@ -171,7 +172,8 @@ def examine(
     adapters = _unknown_adapters(kernel)
     at_url: dict[str, set[int]] = {}
     for registration in view.registered():
-        at_url.setdefault(registration.http_url, set()).add(registration.dp_rank)
+        if registration.http_url:
+            at_url.setdefault(registration.http_url, set()).add(registration.dp_rank)
     groups: dict[StreamKey, list[ServiceView]] = {}
     sharers: dict[Scope, set[str]] = {}
     for one in view.services():
@@ -187,7 +189,7 @@ def examine(
             sum(count for _, count in entries.get(stream, ())),
             partial(gpu_share, kernel, entries.get(stream, ())),
             _capacity_blocks(ranks, capacities),
-            frozenset(at_url.get(ranks[0].registration.http_url, ())),
+            frozenset(_ranks_of_engine(ranks, at_url)),
             tuple(adapters.get(stream, ())),
             _adapters(entries.get(stream, ())),
             served.get(
@@ -207,6 +209,12 @@ def examine(
         _never_held(kernel, entries, router, now, admits),
         [one for one in unanswered if admits(one.tenant_id)],
     )
+
+
+def _ranks_of_engine(ranks: list[ServiceView], at_url: Mapping[str, set[int]]) -> Iterator[int]:
+    for one in (rank.registration for rank in ranks):
+        yield one.dp_rank
+        yield from at_url.get(one.http_url, ())
 
 
 def _base_url(one: Registration) -> str:

@@ -601,27 +601,33 @@ def _doubted(patient: Patient, now: float) -> Iterator[Diagnosis]:
                 words.code,
                 words.cause,
                 words.remedy,
-                got=_missing_ranks(patient) if reason == Doubt.RANK_MISSING else reason,
+                got=_heard_of(patient) if reason == Doubt.RANK_MISSING else reason,
                 since=since,
                 ranks=ranks_of(ranks),
                 is_property=is_said,
             )
 
 
-def _missing_ranks(patient: Patient) -> str:
+def _heard_of(patient: Patient) -> str:
+    return f"batches of rank {', '.join(map(str, _missing_ranks(patient)[:ENGINE_RANKS_MAX]))}"
+
+
+def _missing_ranks(patient: Patient) -> list[int]:
     heard = {
         rank
         for one in patient.ranks
         for rank in (*one.state.other_ranks, *troubles_of(one).other_ranks)
     }
-    missing = heard - {one.registration.dp_rank for one in patient.ranks}
-    return f"batches of rank {', '.join(map(str, sorted(missing)[:ENGINE_RANKS_MAX]))}"
+    return sorted(heard - {one.registration.dp_rank for one in patient.ranks})
 
 
 def _is_said(patient: Patient, one: ServiceView) -> bool:
     """Whether its doubt is another finding."""
     if one.standing.reason == Doubt.OUTCOMES_DIFFER:
         return patient.recent.contradict
+    if one.standing.reason == Doubt.RANK_MISSING:
+        facts = facts_of(one)  # which name it, too
+        return facts is not None and bool(facts.ranks) and not _missing_ranks(patient)
     return one.standing.reason == Doubt.REPLAY_SILENT and troubles_of(one).has_dead_replay
 
 

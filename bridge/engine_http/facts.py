@@ -2,8 +2,8 @@
 
     kind    version        models       block size, blocks, caching     ranks and sockets   asleep
     vLLM    /version       /v1/models   `vllm:cache_config_info`        /kv_event_sources   `vllm:
-                                                                        (from 0.31 on)      engine_
-                                                                                            sleep_state`
+                                                                        (from 0.31 on), or  engine_
+                                                                        the metric before   sleep_state`
     SGLang  /server_info   likewise     likewise                        likewise            never
 
 Whether an SGLang reads images is said at `/model_info`.
@@ -25,6 +25,7 @@ from schemas.engine_facts import EngineFacts
 from schemas.identities import BlockSize, Text
 from schemas.limits import (
     BLOCK_SIZE_MAX,
+    DP_RANK_MAX,
     ENGINE_MODELS_MAX,
     ENGINE_RANKS_MAX,
     NAME_BYTES_MAX,
@@ -101,7 +102,7 @@ def vllm_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
     sleeping = _read(_sleeping, bodies.get("/is_sleeping"))
     if sleeping is not None:
         said["is_asleep"] = sleeping.is_sleeping
-    return EngineFacts(**said, **_of_sources(bodies.get("/kv_event_sources"), dp_rank))
+    return EngineFacts(**said | _of_sources(bodies.get("/kv_event_sources"), dp_rank))
 
 
 def _read(decoder: "msgspec.json.Decoder[Any]", body: bytes | None) -> Any:
@@ -115,8 +116,11 @@ def _read(decoder: "msgspec.json.Decoder[Any]", body: bytes | None) -> Any:
 
 def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
     said: dict[str, Any] = {}
+    cores: set[str] = set()
     for series in read_series(body, (CACHE_METRIC, SLEEP_METRIC), Counter()):
         labels = series.labels
+        if series.name == CACHE_METRIC and len(cores) < ENGINE_RANKS_MAX:
+            cores.add(labels.get("engine", ""))
         if labels.get("engine", str(dp_rank)) != str(dp_rank):
             continue
         if series.name == SLEEP_METRIC:
@@ -130,6 +134,9 @@ def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
         caching = labels.get("enable_prefix_caching", "").lower()
         if caching in ("true", "false"):
             said["caches"] = caching == "true"
+    ranks = sorted(int(one) for one in cores if _number(one) or one == "0")
+    if len(ranks) > 1 and ranks[-1] <= DP_RANK_MAX:  # each core publishes; releases before 0.31 say it nowhere else
+        said["ranks"] = tuple(ranks)
     return said
 
 

@@ -77,11 +77,12 @@ class _PublisherFacts(NamedTuple):
         registered: whether the table says so.
         listed: whether the registry says so, where there is one beside the table.
         other_ranks: of which events came in its stream, or at its address, as its bridge says.
-        lacks_rank: whether one of them is not registered.
+        said_ranks: that its engine names over HTTP.
+        lacks_rank: whether one of either is not registered.
         partition: of the log.
         is_pool: whether it is no instance, and its blocks are for those of the scope.
         is_unread: whether none of these reads them.
-        shared_as, reads: see `Registration`.
+        http_url, shared_as, reads: see `Registration`.
         doubt: see `Registration.doubt`; "" where there is none.
         reloads_adapters: see `Registration.reloads_adapters`.
         says_all: whether its events say all that it drops, or none came yet.
@@ -99,7 +100,9 @@ class _PublisherFacts(NamedTuple):
     registered: bool = False
     listed: bool = False
     other_ranks: tuple[int, ...] = ()
+    said_ranks: tuple[int, ...] = ()
     lacks_rank: bool = False
+    http_url: str = ""
     partition: int = 0
     is_pool: bool = False
     is_unread: bool = False
@@ -183,7 +186,10 @@ class ScopeStates:
         self._known: dict[PublisherKey, _PublisherFacts] = {}
         self._publishers: dict[Scope, dict[PublisherKey, None]] = {}
         self._summaries: dict[Scope, _Summary] = {}
-        self._sharing: dict[StreamKey, dict[PublisherKey, None]] = {}  # a stream with other ranks
+        # Those that have named other ranks, by stream and by URL; the ranks that are registered of
+        # an engine by its URL, each as often.
+        self._sharing: dict[StreamKey | str, dict[PublisherKey, None]] = {}
+        self._ranks_at: dict[str, Counter[int]] = {}
         self._pools: dict[Scope, dict[PublisherKey, None]] = {}
         self._reads: dict[Scope, Counter[str | None]] = {}  # how many read them, by name
 
@@ -210,6 +216,7 @@ class ScopeStates:
                 unsure_below="",
                 media=0,
                 other_ranks=(),
+                said_ranks=(),
                 says_all=True,
             )
             self._replace(publisher, known._replace(loss="", confirmation=None))
@@ -261,6 +268,7 @@ class ScopeStates:
                 media=state.media,
                 confirmation=state.confirmation,
                 other_ranks=ranks,
+                said_ranks=_said_ranks(state.confirmation),
                 partition=partition,
                 says_all=says_all,
             ),
@@ -275,6 +283,7 @@ class ScopeStates:
             publisher,
             known._replace(
                 is_pool=registration is not None and registration.is_pool,
+                http_url="" if registration is None else registration.http_url,
                 shared_as="" if registration is None else registration.shared_as,
                 reads=None if registration is None else registration.reads,
                 doubt="" if registration is None else registration.doubt or "",
@@ -308,20 +317,43 @@ class ScopeStates:
             self._publishers.setdefault(scope, {})[publisher] = None
         self._count(scope, before, -1)
         self._count(scope, known, 1)
-        self._share(publisher, known)
+        self._share(publisher.stream, publisher, bool(known.other_ranks or known.said_ranks))
+        if before.http_url != known.http_url:
+            self._share(before.http_url, publisher, False)
+        self._share(known.http_url, publisher, bool(known.http_url and known.said_ranks))
         self._read(publisher, scope, before, known)
-        if self._is_registered(before) != self._is_registered(known):
-            for other in list(self._sharing.get(publisher.stream, ())):
+        was, now = self._is_registered(before), self._is_registered(known)
+        changed = [publisher.stream] if was != now else []
+        if (was, before.http_url) != (now, known.http_url):
+            if was and self._count_rank(before.http_url, publisher.dp_rank, -1):
+                changed.append(before.http_url)
+            if now and self._count_rank(known.http_url, publisher.dp_rank, 1):
+                changed.append(known.http_url)
+        for named in changed:
+            for other in list(self._sharing.get(named, ())):
                 self._replace(other, self._known[other])
         self.on_change()
 
-    def _share(self, publisher: PublisherKey, known: _PublisherFacts) -> None:
-        sharing = self._sharing.setdefault(publisher.stream, {})
+    def _share(self, named: StreamKey | str, publisher: PublisherKey, shares: bool) -> None:
+        sharing = self._sharing.setdefault(named, {})
         sharing.pop(publisher, None)
-        if known.other_ranks:
+        if shares:
             sharing[publisher] = None
         elif not sharing:
-            del self._sharing[publisher.stream]
+            del self._sharing[named]
+
+    def _count_rank(self, url: str, dp_rank: int, change: int) -> bool:
+        """Returns whether the rank is the first, or was the last of its number there."""
+        if not url:
+            return False
+        ranks = self._ranks_at.setdefault(url, Counter())
+        ranks[dp_rank] += change
+        is_other = ranks[dp_rank] == max(change, 0)
+        if not ranks[dp_rank]:
+            del ranks[dp_rank]
+        if not ranks:
+            del self._ranks_at[url]
+        return is_other
 
     def _is_unread(self, scope: Scope, pool: _PublisherFacts) -> bool:
         """Whether instances are registered in the scope, and none of them reads the pool."""
@@ -353,7 +385,10 @@ class ScopeStates:
         return known.registered and (known.listed or not self._has_registry)
 
     def _lacks_rank(self, publisher: PublisherKey, known: _PublisherFacts) -> bool:
-        others = (publisher._replace(dp_rank=rank) for rank in known.other_ranks)
+        """An engine's own word counts for all that are registered at its URL, by whatever names."""
+        at_url = self._ranks_at.get(known.http_url, {})
+        named = (*known.other_ranks, *(one for one in known.said_ranks if one not in at_url))
+        others = (publisher._replace(dp_rank=rank) for rank in named if rank != publisher.dp_rank)
         return not all(self._is_registered(self._known.get(one, _UNKNOWN)) for one in others)
 
     def _count(self, scope: Scope, known: _PublisherFacts, change: int) -> None:
@@ -499,7 +534,13 @@ def _is_as_good(known: _PublisherFacts, state: PublisherState) -> bool:
     before, now = known.confirmation, state.confirmation
     if before is None or now is None:
         return before is now
+    if known.said_ranks != _said_ranks(now):
+        return False
     return (before.bridge, before.reason, before.since) == (now.bridge, now.reason, now.since)
+
+
+def _said_ranks(said: Confirmation | None) -> tuple[int, ...]:
+    return () if said is None or said.facts is None else said.facts.ranks
 
 
 def scope_of(stream: StreamKey) -> Scope:

@@ -128,6 +128,9 @@ def test_ranks_that_are_not_registered_are_found(
     tenant.connect(publisher, http_endpoint=engine.url)
     found = tenant.await_finding("ranks")
     assert (found["expected"], found["got"]) == ("0, 1", "0")
+    assert [one["code"] for one in tenant.findings()["a"]] == ["ranks"]
+    (service,) = tenant.services()
+    assert (service["State"], service["Reason"]) == ("unconfirmed", "rank_missing")
     tenant.connect(other, http_endpoint=engine.url)
     tenant.until(lambda: not tenant.findings(), "no findings")
     other.close()

@@ -156,3 +156,12 @@ def test_an_sglang_says_whether_its_model_reads_images(
 ) -> None:
     bodies = {"/server_info": b"{}", "/model_info": json.dumps(said).encode()}
     assert sglang_facts(bodies, 0).reads_media is reads_media
+
+
+def test_a_vllm_that_lists_no_sources_names_its_ranks_by_its_metrics() -> None:
+    before = vllm_facts(vllm(__kv_event_sources=None), 1)
+    assert (before.ranks, before.publishes) == ((0, 1), None)
+    one = (CACHE % ("True", 0)).encode() + b'num_gpu_blocks="70"} 1.0\n'
+    assert vllm_facts(vllm(__metrics=one, __kv_event_sources=None), 0).ranks == ()
+    odd = VLLM_METRICS + one.replace(b'"0"', b'"x"') + one.replace(b'"0"', b'""')
+    assert vllm_facts(vllm(__metrics=odd, __kv_event_sources=None), 0).ranks == (0, 1)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from schemas.answer_states import LOST_BATCHES, AnswerState, Doubt, Standing
+from schemas.engine_facts import EngineFacts
 from schemas.identities import OBJECTS_WAIT, UNSURE, PrefixScope, PublisherKey
 from schemas.positions import SAYS_ALL_GONE, Confirmation, PublisherState
 from schemas.registration import Registration
@@ -262,6 +263,55 @@ def test_a_publisher_is_unconfirmed_while_a_rank_of_its_stream_is_not_registered
     states.put(ONE, confirmed())
     assert states.standing(ONE, FRESH, NOW).state is EXACT
     assert not states._sharing
+
+
+def test_a_rank_that_an_engine_names_over_http_is_missing_until_it_is_registered_there() -> None:
+    """By the name of the instance, or by any other with the engine's URL."""
+    states = ScopeStates()
+    said = confirmed()
+    assert said.confirmation is not None
+    facts = EngineFacts(ranks=(0, 1))
+    said = msgspec.structs.replace(
+        said, confirmation=msgspec.structs.replace(said.confirmation, facts=facts)
+    )
+
+    def register(publisher: PublisherKey, url: str) -> None:
+        name = publisher.stream.instance_id
+        one = registration(name, dp_rank=publisher.dp_rank)
+        states.register(publisher, True, msgspec.structs.replace(one, http_endpoint=url))
+
+    def is_missing() -> bool:
+        return states.standing(ONE, FRESH, NOW).reason == Doubt.RANK_MISSING
+
+    register(ONE, "http://e:1")
+    states.put(ONE, confirmed())
+    assert not is_missing()
+    states.put(ONE, said)
+    assert is_missing()
+    assert states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED
+    other = PublisherKey(ONE.stream._replace(instance_id="named-otherwise"), 1)
+    twin = PublisherKey(ONE.stream._replace(instance_id="and-again"), 1)
+    for added in (other, twin):
+        register(added, "http://e:1")
+        assert not is_missing()
+    states.register(other, False)
+    assert not is_missing()
+    register(twin, "http://e:2")
+    assert is_missing()
+    register(ONE._replace(dp_rank=1), "")
+    assert not is_missing()
+    states.register(ONE._replace(dp_rank=1), False)
+    assert is_missing()
+    register(ONE, "http://e:2")
+    assert not is_missing()
+    register(ONE, "http://e:1")
+    assert is_missing()
+    states.put(ONE, confirmed())
+    assert not is_missing()
+    states.put(ONE, None)
+    for one in (ONE, twin):
+        states.register(one, False)
+    assert not (states._sharing or states._ranks_at or states._known)
 
 
 def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None:
