@@ -101,6 +101,7 @@ class EngineSays(msgspec.Struct, kw_only=True):
     caches: Annotated[bool | None, Meta(description="Whether prefix caching is.")]
     is_asleep: bool | None
     reads_media: bool | None
+    is_hybrid: bool | None
 
 
 class RankExamination(msgspec.Struct, kw_only=True):

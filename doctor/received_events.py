@@ -228,8 +228,9 @@ _DOUBTS: Final[Mapping[str, _Words]] = MappingProxyType(
             Code.GROUPS_UNKNOWN,
             "its events do not tell what cache groups its model has: Dynamo keeps back those of"
             " sliding windows and recurrent states, and which of several groups of full attention"
-            " has a block; TokenSpeed and ATOM name no group. Of such a model it may reuse less"
-            " than an answer says, or nothing",
+            " has a block; TokenSpeed and ATOM name no group, nor does SGLang, which has said over"
+            " HTTP that its model is hybrid. Of such a model it may reuse less than an answer says,"
+            " or nothing",
             "register it with `kv_cache_groups` `one`, where the model has one group, of full"
             f" attention{_AT_ONCE}; of an engine behind Dynamo that reuses no block in part"
             " (vLLM, SGLang) say `kv_partial_reuse` `none`, too; else register vLLM's own socket,"

@@ -25,6 +25,8 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
         caches: whether prefix caching is.
         is_asleep: whether it was put to sleep, and has given up its cache.
         reads_media: whether its model reads images or sound.
+        is_hybrid: whether its model has windows or recurrent states beside full attention, and
+            its events do not say it.
     """
 
     version: Text = ""
@@ -38,3 +40,4 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
     caches: bool | None = None
     is_asleep: bool | None = None
     reads_media: bool | None = None
+    is_hybrid: bool | None = None

@@ -29,7 +29,14 @@ from bridge.engine_http.answers import (
 )
 from bridge.engine_http.bounds import HTTP_ENGINE_BYTES_MAX, HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError, Reply, Room, get
-from bridge.engine_http.facts import CACHE_METRIC, SLEEP_METRIC, sglang_facts, vllm_facts
+from bridge.engine_http.exposition import metrics_path
+from bridge.engine_http.facts import (
+    CACHE_METRIC,
+    HYBRID_METRICS_PATH,
+    SLEEP_METRIC,
+    sglang_facts,
+    vllm_facts,
+)
 from bridge.engine_http.load_answers import WAYS
 from bridge.sockets.allowed_engines import ALLOWED
 from schemas.engine_facts import EngineFacts
@@ -44,9 +51,7 @@ HTTP_SILENT_AT_ONCE_MAX: Final = 16  # that are asked, of those that did not ans
 _logger = logging.getLogger(__name__)
 _NOT_FOUND: Final = (404, 405)
 _METRICS: Final = "/metrics"
-_FILTERED: Final = "/metrics?" + "&".join(
-    f"name%5B%5D={name.decode()}" for name in (CACHE_METRIC, SLEEP_METRIC)
-)
+_FILTERED: Final = metrics_path(CACHE_METRIC, SLEEP_METRIC)
 _SLEEPING: Final = "/is_sleeping"
 
 
@@ -85,7 +90,7 @@ _KINDS: Final = {
         sources=("/server_info", "/get_server_info"),
         read_sources=read_kv_events,
         since="SGLang says it in `/server_info`",
-        facts=("/model_info",),
+        facts=("/model_info", HYBRID_METRICS_PATH),
         read_facts=sglang_facts,
     ),
 }

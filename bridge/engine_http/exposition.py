@@ -40,6 +40,11 @@ class Series(NamedTuple):
     value: float
 
 
+def metrics_path(*names: bytes) -> str:
+    """Where an engine is asked for these alone; one that cannot choose answers with all."""
+    return "/metrics?" + "&".join(f"name%5B%5D={name.decode()}" for name in names)
+
+
 def read_series(text: bytes, names: Collection[bytes], dropped: Counter[str]) -> list[Series]:
     """The series of these names, in the order of the names and then of the text.
 

@@ -2,11 +2,15 @@
 
     kind    version        models       block size, blocks, caching     ranks and sockets   asleep
     vLLM    /version       /v1/models   `vllm:cache_config_info`        /kv_event_sources   `vllm:
-                                                                        (from 0.31 on), or  engine_
-                                                                        the metric before   sleep_state`
+                                                                        (from 0.31 on)      engine_
+                                                                                            sleep_state`
     SGLang  /server_info   likewise     likewise                        likewise            never
 
-Whether an SGLang reads images is said at `/model_info`.
+A vLLM before 0.31 names its ranks by its metrics alone.
+
+Whether an SGLang reads images is said at `/model_info`, and of which architecture its model is:
+hybrid ones have other cache groups beside full attention, of which its events say nothing. Its
+metrics have room for these, where it has metrics.
 
 What cannot be read is not said: nothing is guessed. Older releases of vLLM have not the metric of
 sleeping, and say it at `/is_sleeping` where that is served.
@@ -20,7 +24,7 @@ import msgspec
 from msgspec import Meta
 
 from bridge.engine_http.answers import SglangPublisher, SglangSockets, kv_event_sources
-from bridge.engine_http.exposition import read_series
+from bridge.engine_http.exposition import metrics_path, read_series
 from schemas.engine_facts import EngineFacts
 from schemas.identities import BlockSize, Text
 from schemas.limits import (
@@ -30,6 +34,28 @@ from schemas.limits import (
     ENGINE_RANKS_MAX,
     NAME_BYTES_MAX,
 )
+
+_HYBRID_METRICS: Final = tuple(
+    f"sglang:{pool}_{part}_tokens".encode()
+    for pool in ("swa", "mamba")
+    for part in ("available", "evictable", "used")
+)
+"""All 0 of a model without; from its first step on."""
+
+HYBRID_METRICS_PATH: Final = metrics_path(*_HYBRID_METRICS)
+
+_HYBRIDS: Final = (
+    *("Bamba", "BailingMM2Native", "BailingMoeLinear", "BailingMoeV2_5", "BailingMoeV3", "Beam"),
+    *("DeepseekV4", "DiffusionGemma", "Dots3", "EmbeddingGemma2", "FalconH1", "FalconMamba"),
+    *("Gemma4", "GigaChat35", "Glm5Next", "GptOss", "GraniteMoeHybrid", "GraniteMoeSWA"),
+    *("GraniteSWA", "IQuestQ1", "Inkling", "InternS2Preview", "Jamba", "JetNemotron", "JetVLM"),
+    *("KimiK3", "KimiLinear", "Laguna", "Lfm2", "Llama4", "Mamba", "Mellum", "MiMoV2"),
+    *("MiniCPMSALA", "MuseGlimmer", "MuseSpark", "NemotronH", "Qwen3Next", "Qwen3_5"),
+    *("Step3p5", "Step3p7", "UnlimitedOCR", "Zaya"),
+)
+"""How architectures begin whose caches SGLang 0.5.23 splits: `configs.model_config` has those with
+windows (`is_hybrid_swa_model`), `configs.hybrid_arch` those with states.
+"""
 
 CACHE_METRIC: Final = b"vllm:cache_config_info"
 SLEEP_METRIC: Final = b"vllm:engine_sleep_state"
@@ -76,6 +102,7 @@ class _Server(msgspec.Struct):
 class _ModelInfo(msgspec.Struct):
     has_image_understanding: bool | None = None
     has_audio_understanding: bool | None = None
+    architectures: list[Text] | None = None
 
 
 _models: Final = msgspec.json.Decoder(_Models)
@@ -135,7 +162,9 @@ def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
         if caching in ("true", "false"):
             said["caches"] = caching == "true"
     ranks = sorted(int(one) for one in cores if _number(one) or one == "0")
-    if len(ranks) > 1 and ranks[-1] <= DP_RANK_MAX:  # each core publishes; releases before 0.31 say it nowhere else
+    if (
+        len(ranks) > 1 and ranks[-1] <= DP_RANK_MAX
+    ):  # each core publishes; releases before 0.31 say it nowhere else
         said["ranks"] = tuple(ranks)
     return said
 
@@ -180,6 +209,12 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
     info = _read(_model_info, bodies.get("/model_info"))
     if info is not None and info.has_image_understanding is not None:
         said["reads_media"] = info.has_image_understanding or bool(info.has_audio_understanding)
+    named = () if info is None or info.architectures is None else tuple(info.architectures)
+    if named:
+        said["is_hybrid"] = any(one.startswith(_HYBRIDS) for one in named)
+    beside = read_series(bodies.get(HYBRID_METRICS_PATH, b""), _HYBRID_METRICS, Counter())
+    if any(one.value > 0 for one in beside):
+        said["is_hybrid"] = True
     if events is not msgspec.UNSET:
         said["publishes"] = events is not None and events.publisher == "zmq"
     if isinstance(events, _KvEvents) and events.publisher == "zmq":

@@ -78,12 +78,14 @@ class _PublisherFacts(NamedTuple):
         listed: whether the registry says so, where there is one beside the table.
         other_ranks: of which events came in its stream, or at its address, as its bridge says.
         said_ranks: that its engine names over HTTP.
+        is_hybrid: whether that says so, too.
         lacks_rank: whether one of either is not registered.
         partition: of the log.
         is_pool: whether it is no instance, and its blocks are for those of the scope.
         is_unread: whether none of these reads them.
         http_url, shared_as, reads: see `Registration`.
         doubt: see `Registration.doubt`; "" where there is none.
+        groups_open: whether its registration says nothing of its cache groups.
         reloads_adapters: see `Registration.reloads_adapters`.
         says_all: whether its events say all that it drops, or none came yet.
     """
@@ -101,6 +103,7 @@ class _PublisherFacts(NamedTuple):
     listed: bool = False
     other_ranks: tuple[int, ...] = ()
     said_ranks: tuple[int, ...] = ()
+    is_hybrid: bool = False
     lacks_rank: bool = False
     http_url: str = ""
     partition: int = 0
@@ -109,6 +112,7 @@ class _PublisherFacts(NamedTuple):
     shared_as: str = ""
     reads: tuple[str, ...] | None = None
     doubt: str = ""
+    groups_open: bool = False
     reloads_adapters: bool = False
     says_all: bool = True
 
@@ -120,9 +124,11 @@ class _PublisherFacts(NamedTuple):
         return self.unsure or self.unsure_below
 
     @property
-    def is_doubted(self) -> bool:
-        """Whether what its kind does without an event may be so of it."""
-        return bool(self.doubt) and not (self.doubt == Doubt.DROPS_UNSAID and self.says_all)
+    def doubted(self) -> str:
+        """What its kind, or its model, does without an event, and may be so of it; or ""."""
+        if self.doubt and not (self.doubt == Doubt.DROPS_UNSAID and self.says_all):
+            return self.doubt
+        return Doubt.GROUPS_UNKNOWN if self.is_hybrid and self.groups_open else ""
 
     @property
     def read_names(self) -> frozenset[str | None]:
@@ -217,6 +223,7 @@ class ScopeStates:
                 media=0,
                 other_ranks=(),
                 said_ranks=(),
+                is_hybrid=False,
                 says_all=True,
             )
             self._replace(publisher, known._replace(loss="", confirmation=None))
@@ -256,6 +263,7 @@ class ScopeStates:
             # Kept all the same, so that the next records find the same object.
             self._known[publisher] = known._replace(confirmation=state.confirmation)
             return
+        said_ranks, is_hybrid = _said_over_http(state.confirmation)
         self._replace(
             publisher,
             known._replace(
@@ -268,7 +276,8 @@ class ScopeStates:
                 media=state.media,
                 confirmation=state.confirmation,
                 other_ranks=ranks,
-                said_ranks=_said_ranks(state.confirmation),
+                said_ranks=said_ranks,
+                is_hybrid=is_hybrid,
                 partition=partition,
                 says_all=says_all,
             ),
@@ -287,6 +296,7 @@ class ScopeStates:
                 shared_as="" if registration is None else registration.shared_as,
                 reads=None if registration is None else registration.reads,
                 doubt="" if registration is None else registration.doubt or "",
+                groups_open=registration is not None and not registration.kv_cache_groups,
                 reloads_adapters=registration is not None and registration.reloads_adapters,
                 passed_over=0 if registration is None else registration.passed_over_media,
             ),
@@ -323,7 +333,7 @@ class ScopeStates:
         self._share(known.http_url, publisher, bool(known.http_url and known.said_ranks))
         self._read(publisher, scope, before, known)
         was, now = self._is_registered(before), self._is_registered(known)
-        changed = [publisher.stream] if was != now else []
+        changed: list[StreamKey | str] = [publisher.stream] if was != now else []
         if (was, before.http_url) != (now, known.http_url):
             if was and self._count_rank(before.http_url, publisher.dp_rank, -1):
                 changed.append(before.http_url)
@@ -386,7 +396,7 @@ class ScopeStates:
 
     def _lacks_rank(self, publisher: PublisherKey, known: _PublisherFacts) -> bool:
         """An engine's own word counts for all that are registered at its URL, by whatever names."""
-        at_url = self._ranks_at.get(known.http_url, {})
+        at_url: Mapping[int, int] = self._ranks_at.get(known.http_url, {})
         named = (*known.other_ranks, *(one for one in known.said_ranks if one not in at_url))
         others = (publisher._replace(dp_rank=rank) for rank in named if rank != publisher.dp_rank)
         return not all(self._is_registered(self._known.get(one, _UNKNOWN)) for one in others)
@@ -418,8 +428,8 @@ class ScopeStates:
             return Doubt.RANK_MISSING
         if not confirmation.reason and known.first_unsure:
             return Doubt(known.first_unsure)
-        if not confirmation.reason and known.is_doubted:
-            return Doubt(known.doubt)
+        if not confirmation.reason and known.doubted:
+            return Doubt(known.doubted)
         if not confirmation.reason:
             return ConfirmationSource(known.partition, confirmation.bridge)
         try:
@@ -534,13 +544,16 @@ def _is_as_good(known: _PublisherFacts, state: PublisherState) -> bool:
     before, now = known.confirmation, state.confirmation
     if before is None or now is None:
         return before is now
-    if known.said_ranks != _said_ranks(now):
+    if (known.said_ranks, known.is_hybrid) != _said_over_http(now):
         return False
     return (before.bridge, before.reason, before.since) == (now.bridge, now.reason, now.since)
 
 
-def _said_ranks(said: Confirmation | None) -> tuple[int, ...]:
-    return () if said is None or said.facts is None else said.facts.ranks
+def _said_over_http(said: Confirmation | None) -> tuple[tuple[int, ...], bool]:
+    """Which ranks its engine names, and whether its model is hybrid."""
+    if said is None or said.facts is None:
+        return (), False
+    return said.facts.ranks, said.facts.is_hybrid is True
 
 
 def scope_of(stream: StreamKey) -> Scope:

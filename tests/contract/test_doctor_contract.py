@@ -125,14 +125,21 @@ def test_ranks_that_are_not_registered_are_found(
 ) -> None:
     other = Publisher(PublisherOptions(), dp_rank=1)
     serves(engine, publisher, other)
-    tenant.connect(publisher, http_endpoint=engine.url)
+    replay = {"http_endpoint": engine.url, "replay_endpoint": publisher.replay_endpoint}
+    tenant.connect(publisher, **replay)
+    publisher.publish([BlockStored(block_hashes=[1], token_ids=list(BLOCK), block_size=16)])
+
+    def standing() -> tuple[str, str]:
+        (service,) = (one for one in tenant.services() if one["DPRank"] == 0)
+        return service["State"], service["Reason"]
+
+    tenant.until(lambda: standing() == ("unconfirmed", "rank_missing"), "that a rank is missing")
     found = tenant.await_finding("ranks")
     assert (found["expected"], found["got"]) == ("0, 1", "0")
     assert [one["code"] for one in tenant.findings()["a"]] == ["ranks"]
-    (service,) = tenant.services()
-    assert (service["State"], service["Reason"]) == ("unconfirmed", "rank_missing")
     tenant.connect(other, http_endpoint=engine.url)
     tenant.until(lambda: not tenant.findings(), "no findings")
+    tenant.until(lambda: standing() == ("exact", ""), "that none is")
     other.close()
 
 

@@ -158,6 +158,37 @@ def test_an_sglang_says_whether_its_model_reads_images(
     assert sglang_facts(bodies, 0).reads_media is reads_media
 
 
+METRICS = "/metrics?" + "&".join(
+    f"name%5B%5D=sglang:{pool}_{part}_tokens"
+    for pool in ("swa", "mamba")
+    for part in ("available", "evictable", "used")
+)
+
+
+@pytest.mark.parametrize(
+    ("architectures", "series", "is_hybrid"),
+    [
+        (["LlamaForCausalLM"], None, False),
+        (["GptOssForCausalLM"], None, True),
+        (["Qwen3_5MoeForConditionalGeneration"], None, True),
+        (None, None, None),
+        (None, "sglang:swa_used_tokens 0.0", None),
+        (["OfTomorrow"], 'sglang:mamba_available_tokens{dp_rank="0"} 7.0', True),
+        (["LlamaForCausalLM"], "sglang:num_used_tokens 9.0", False),
+    ],
+)
+def test_an_sglang_says_by_its_architecture_or_its_pools_that_its_model_is_hybrid(
+    architectures: list[str] | None, series: str | None, is_hybrid: bool | None
+) -> None:
+    bodies = {
+        "/server_info": b"{}",
+        "/model_info": json.dumps({"architectures": architectures}).encode(),
+    }
+    if series is not None:
+        bodies[METRICS] = series.encode() + b"\n"
+    assert sglang_facts(bodies, 0).is_hybrid is is_hybrid
+
+
 def test_a_vllm_that_lists_no_sources_names_its_ranks_by_its_metrics() -> None:
     before = vllm_facts(vllm(__kv_event_sources=None), 1)
     assert (before.ranks, before.publishes) == ((0, 1), None)

@@ -265,15 +265,32 @@ def test_a_publisher_is_unconfirmed_while_a_rank_of_its_stream_is_not_registered
     assert not states._sharing
 
 
+def saying(**facts: Any) -> PublisherState:
+    """Confirmed, and its engine says that over HTTP."""
+    state = confirmed()
+    assert state.confirmation is not None
+    said = msgspec.structs.replace(state.confirmation, facts=EngineFacts(**facts))
+    return msgspec.structs.replace(state, confirmation=said)
+
+
+@pytest.mark.parametrize("said", ["", "one", "several"])
+def test_an_engine_that_calls_its_model_hybrid_is_doubted_unless_it_is_said_to_have_one_group(
+    said: Any,
+) -> None:
+    states = ScopeStates()
+    states.register(ONE, True, msgspec.structs.replace(registration(), kv_cache_groups=said))
+    for is_hybrid in (None, True, True, False, True):
+        states.put(ONE, saying(is_hybrid=is_hybrid))
+        is_due = said == "several" or (said == "" and is_hybrid)
+        reason = states.standing(ONE, FRESH, NOW).reason
+        assert reason == (Doubt.GROUPS_UNKNOWN if is_due else "")
+        assert (states.verdict(SCOPE, FRESH, NOW).state is UNCONFIRMED) == bool(is_due)
+
+
 def test_a_rank_that_an_engine_names_over_http_is_missing_until_it_is_registered_there() -> None:
     """By the name of the instance, or by any other with the engine's URL."""
     states = ScopeStates()
-    said = confirmed()
-    assert said.confirmation is not None
-    facts = EngineFacts(ranks=(0, 1))
-    said = msgspec.structs.replace(
-        said, confirmation=msgspec.structs.replace(said.confirmation, facts=facts)
-    )
+    said = saying(ranks=(0, 1))
 
     def register(publisher: PublisherKey, url: str) -> None:
         name = publisher.stream.instance_id
@@ -311,7 +328,7 @@ def test_a_rank_that_an_engine_names_over_http_is_missing_until_it_is_registered
     states.put(ONE, None)
     for one in (ONE, twin):
         states.register(one, False)
-    assert not (states._sharing or states._ranks_at or states._known)
+    assert (states._sharing, states._ranks_at, states._known) == ({}, {}, {})
 
 
 def test_where_there_is_a_registry_both_must_say_that_it_is_registered() -> None:
