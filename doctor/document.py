@@ -102,6 +102,7 @@ class EngineSays(msgspec.Struct, kw_only=True):
     is_asleep: bool | None
     reads_media: bool | None
     is_hybrid: bool | None
+    completes_as_told: bool | None
 
 
 class RankExamination(msgspec.Struct, kw_only=True):

@@ -57,10 +57,13 @@ class RegisteredEngines:
                 if url:
                     engines = found.setdefault((its.tenant_id, name), {})
                     # Incarnations of its ranks only grow.
-                    before = engines.get(url, Engine(url, its.kind, renders=False))
-                    renders = before.renders or _renders(one)
+                    before = engines.get(url, Engine(url, its.kind, renders=False, completes=False))
                     engines[url] = Engine(
-                        url, its.kind, before.life + one.state.incarnation, renders
+                        url,
+                        its.kind,
+                        before.life + one.state.incarnation,
+                        before.renders or _renders(one),
+                        before.completes or _completes(one),
                     )
                     asked.add(instance)
                 elif its.has_events and not its.is_pool:
@@ -87,6 +90,14 @@ def _renders(one: ServiceView) -> bool:
         version = None if facts is None else version_of(facts.version)
         return version is not None and version >= RENDERS_SINCE
     return kind != SGLANG or (facts is not None and not facts.reads_media)
+
+
+def _completes(one: ServiceView) -> bool:
+    """Whether it computes the texts of completions as they are: an SGLang may have a template for
+    them, which its `/tokenize` does not use.
+    """
+    facts = facts_of(one)
+    return one.registration.kind != SGLANG or bool(facts and facts.completes_as_told)
 
 
 def _address(url: str) -> str:

@@ -27,6 +27,8 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
         reads_media: whether its model reads images or sound.
         is_hybrid: whether its model has windows or recurrent states beside full attention, and
             its events do not say it.
+        completes_as_told: whether the prompts of completions are what it computes: it has no
+            template for them.
     """
 
     version: Text = ""
@@ -41,3 +43,4 @@ class EngineFacts(msgspec.Struct, frozen=True, array_like=True):
     is_asleep: bool | None = None
     reads_media: bool | None = None
     is_hybrid: bool | None = None
+    completes_as_told: bool | None = None

@@ -63,12 +63,14 @@ class Engine(NamedTuple):
         life: another number once its process is seen to be another, which may have other flags.
         renders: whether its `/tokenize` is known to render chats as it renders those that it
             answers.
+        completes: whether that is known to compute the texts of completions as they are.
     """
 
     url: str
     kind: str
     life: int = 0
     renders: bool = True
+    completes: bool = True
 
 
 class EngineAnswer(NamedTuple):

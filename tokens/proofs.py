@@ -56,6 +56,8 @@ def shape_of(prompt: ChatPrompt | TextPrompt) -> Shape:
 
 def _used(prompt: ChatPrompt | TextPrompt) -> set[str]:
     found = {"special"} if prompt.add_special_tokens else set()
+    if prompt.truncation is not None:
+        found.add("truncated")
     if isinstance(prompt, TextPrompt):
         return found | {"completion", *_of_text("completion", prompt.text)}
     found.add("response" if prompt.is_response else "chat")
@@ -169,14 +171,20 @@ def _of_encoded(name: str, text: str) -> Iterator[str]:
 def unseen(prompt: ChatPrompt | TextPrompt, engine: Engine) -> bool:
     """Whether the engine's `/tokenize` proves nothing of how the prompt is rendered: of chats where
     its release renders them otherwise, or of one with what it has no field for: of vLLM's who may
-    call which tool, and an effort, which SGLang's takes otherwise among variables.
+    call which tool, and an effort, which SGLang's takes otherwise among variables. SGLang's has
+    fields that its completions and chats have not, and pass over; neither cuts prompts off.
     """
+    is_sglang = engine.kind == SGLANG
+    if is_sglang and prompt.truncation is not None:
+        return True
     if isinstance(prompt, TextPrompt):
-        return False
+        return not engine.completes or (is_sglang and not prompt.add_special_tokens)
     if not engine.renders or prompt.has_unasked:
         return True
-    if engine.kind == SGLANG:
-        return "reasoning_effort" in (prompt.given_kwargs or ())
+    if is_sglang:
+        opens = prompt.add_generation_prompt or prompt.continue_final_message
+        is_passed_over = prompt.add_special_tokens or not opens
+        return is_passed_over or "reasoning_effort" in (prompt.given_kwargs or ())
     is_chosen = bool(prompt.tools) and prompt.tool_choice not in _PLAIN_CHOICES
     return is_chosen or prompt.effort is not None
 

@@ -95,6 +95,7 @@ class _Server(msgspec.Struct):
     served_model_name: Text | None = None
     page_size: BlockSize | None = None
     disable_radix_cache: bool | None = None
+    completion_template: Text | msgspec.UnsetType | None = msgspec.UNSET
     max_total_num_tokens: int | None = None
     kv_events: _KvEvents | msgspec.UnsetType | None = msgspec.UNSET
 
@@ -206,6 +207,21 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
         said["blocks"] = max(server.max_total_num_tokens or 0, 0) // size
     if server.disable_radix_cache is not None:
         said["caches"] = not server.disable_radix_cache
+    if server.completion_template is not msgspec.UNSET:
+        said["completes_as_told"] = not server.completion_template
+    said |= _of_model(bodies)
+    if events is not msgspec.UNSET:
+        said["publishes"] = events is not None and events.publisher == "zmq"
+    if isinstance(events, _KvEvents) and events.publisher == "zmq":
+        said["ranks"] = tuple(events.ranks(ENGINE_RANKS_MAX))
+        said["endpoint"] = events.endpoint_of(dp_rank)[:NAME_BYTES_MAX]
+        if replay := events.replay_endpoint_of(dp_rank):
+            said["replay_endpoint"] = replay[:NAME_BYTES_MAX]
+    return EngineFacts(**said)
+
+
+def _of_model(bodies: Mapping[str, bytes]) -> dict[str, Any]:
+    said: dict[str, Any] = {}
     info = _read(_model_info, bodies.get("/model_info"))
     if info is not None and info.has_image_understanding is not None:
         said["reads_media"] = info.has_image_understanding or bool(info.has_audio_understanding)
@@ -215,11 +231,4 @@ def sglang_facts(bodies: Mapping[str, bytes], dp_rank: int) -> EngineFacts:
     beside = read_series(bodies.get(HYBRID_METRICS_PATH, b""), _HYBRID_METRICS, Counter())
     if any(one.value > 0 for one in beside):
         said["is_hybrid"] = True
-    if events is not msgspec.UNSET:
-        said["publishes"] = events is not None and events.publisher == "zmq"
-    if isinstance(events, _KvEvents) and events.publisher == "zmq":
-        said["ranks"] = tuple(events.ranks(ENGINE_RANKS_MAX))
-        said["endpoint"] = events.endpoint_of(dp_rank)[:NAME_BYTES_MAX]
-        if replay := events.replay_endpoint_of(dp_rank):
-            said["replay_endpoint"] = replay[:NAME_BYTES_MAX]
-    return EngineFacts(**said)
+    return said

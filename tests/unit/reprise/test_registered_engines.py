@@ -86,6 +86,27 @@ def test_an_engine_says_whether_it_tokenizes_chats_as_it_renders_them(
     assert engine.renders is renders
 
 
+@pytest.mark.parametrize(
+    ("kind", "facts", "completes"),
+    [
+        (VLLM, None, True),
+        (SGLANG, EngineFacts(completes_as_told=True), True),
+        (SGLANG, EngineFacts(completes_as_told=False), False),
+        (SGLANG, EngineFacts(), False),
+        (SGLANG, None, False),
+    ],
+)
+def test_an_sglang_with_a_template_for_completions_is_known(
+    table: FakeTable, kind: PublisherKind, facts: EngineFacts | None, completes: bool
+) -> None:
+    one = replace(registration("a", http_endpoint="http://10.0.0.7:8000"), kind=kind)
+    table.add(one)
+    said = Confirmation("bridge", facts=facts)
+    table.states[one.publisher] = PublisherState(incarnation=1, sequence=0, confirmation=said)
+    [engine] = RegisteredEngines(table, Stopped().clock()).of_model("m", "")
+    assert engine.completes is completes
+
+
 def test_an_engine_that_cannot_be_asked_is_known_to_be_there(table: FakeTable) -> None:
     engines = RegisteredEngines(table, Stopped().clock())
     url = "http://10.0.0.7:8000"

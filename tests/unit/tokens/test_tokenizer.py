@@ -32,6 +32,7 @@ from tokens.prompt import (
     TokenPrompt,
     Truncation,
     read_chat,
+    read_completion,
 )
 from tokens.proofs import may_tell_other_dates, shape_of
 from tokens.tokenizer import Tokenizer
@@ -666,6 +667,39 @@ def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
             world = World(path, ENGINE, models=has_files)
             found = world.run(*[world.tokens(unseen)] * 3)
             assert not any(one.is_proven for one in found), (unseen, has_files)
+
+
+@pytest.mark.parametrize("has_files", [True, False])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"messages": HI.messages, "add_special_tokens": True},
+        {"messages": HI.messages, "add_generation_prompt": False},
+        {"messages": HI.messages, "truncate_prompt_tokens": 2, "truncation_side": "right"},
+        {"prompt": "hi", "add_special_tokens": False},
+        {"prompt": "hi", "truncate_prompt_tokens": 2, "truncation_side": "left"},
+    ],
+    ids=str,
+)
+def test_sglang_passes_over_what_its_tokenize_goes_by(
+    path: Path, given: dict[str, Any], has_files: bool
+) -> None:
+    """So other requests prove nothing of such, nor do such."""
+    read = read_chat if "messages" in given else read_completion
+    plain = {name: one for name, one in given.items() if name in ("messages", "prompt")}
+    for kind in ("SGLang", "vLLM"):
+        world = World(path, ENGINE._replace(kind=kind), models=has_files)
+        asked = [plain, plain, given, given, given, plain]
+        found = world.run(*(world.tokens(read({"model": "m", **one})) for one in asked))
+        assert (found[-2].is_proven, found[-1].is_proven) == (kind == "vLLM", True)
+
+
+def test_a_text_is_not_proven_by_an_engine_with_a_template_for_completions(path: Path) -> None:
+    text = read_completion({"model": "m", "prompt": "hi"})
+    for has_files in (True, False):
+        world = World(path, ENGINE._replace(completes=False), models=has_files)
+        found = world.run(*(world.tokens(one) for one in (text, text, HI, HI)))
+        assert [one.is_proven for one in (found[1], found[3])] == [False, True]
 
 
 def _tools(**fields: Any) -> dict[str, Any]:

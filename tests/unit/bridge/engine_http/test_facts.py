@@ -189,6 +189,17 @@ def test_an_sglang_says_by_its_architecture_or_its_pools_that_its_model_is_hybri
     assert sglang_facts(bodies, 0).is_hybrid is is_hybrid
 
 
+@pytest.mark.parametrize(
+    ("said", "completes"),
+    [({"completion_template": None}, True), ({"completion_template": "qwen"}, False), ({}, None)],
+)
+def test_an_sglang_says_whether_it_has_a_template_for_completions(
+    said: object, completes: bool | None
+) -> None:
+    bodies = {"/server_info": json.dumps(said).encode()}
+    assert sglang_facts(bodies, 0).completes_as_told is completes
+
+
 def test_a_vllm_that_lists_no_sources_names_its_ranks_by_its_metrics() -> None:
     before = vllm_facts(vllm(__kv_event_sources=None), 1)
     assert (before.ranks, before.publishes) == ((0, 1), None)
