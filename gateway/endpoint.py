@@ -26,6 +26,7 @@ from gateway.requests import (
     COMPLETIONS,
     EMBEDDINGS,
     RESPONSES,
+    ClientRequest,
     read_request,
 )
 from query_api.access.guard import Guard
@@ -161,7 +162,7 @@ class GatewayEndpoint:
             keeps_authorization=self._guard is None or self._guard.ring is None,
             session_cookie=self._session_cookie,
         )
-        model = self._model(access.tenant_of(request.tenant_id), request.model)
+        model = self._model(access.tenant_of(request.tenant_id), request)
         exchange = Exchange(self._parts, request, model, answer.send)
         del request
         task = asyncio.current_task()
@@ -202,10 +203,10 @@ class GatewayEndpoint:
         text = "The service stops; try again"
         raise GatewayError(503, "stopping", text, headers={"retry-after": "1"})
 
-    def _model(self, tenant_id: str, name: str) -> ServedModel:
-        found = self.fleet.model(tenant_id, name)
+    def _model(self, tenant_id: str, request: ClientRequest) -> ServedModel:
+        found = self.fleet.model(tenant_id, request.model, request.lora_path)
         if found is None:
-            raise unknown_model(self.fleet, tenant_id, name)
+            raise unknown_model(self.fleet, tenant_id, request.model)
         return found
 
     # Views

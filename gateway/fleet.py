@@ -12,7 +12,7 @@ from gateway.names import EngineNames
 from query_api.ports import View
 from schemas.clock import REAL_CLOCK, Clock
 from schemas.errors import AddressRefusedError, EndpointError
-from schemas.registration import Registration
+from schemas.registration import SGLANG, Registration
 
 FLEET_KEPT_S: Final = 1.0  # how old what is known of registrations may be
 FLEET_LOOKED_S: Final = 0.1  # the same, where a model is asked for that nobody is known to serve
@@ -110,10 +110,25 @@ class Fleet:
         self._models: dict[tuple[str, str], ServedModel] = {}
         self._found: dict[tuple[str, str], ServedModel | None] = {}
 
-    def model(self, tenant_id: str, name: str) -> ServedModel | None:
-        """What serves a model of that name; "" is the only one there is. None: nobody does."""
+    def model(self, tenant_id: str, name: str, lora_path: str = "") -> ServedModel | None:
+        """What serves a model of that name; "" is the only one there is. None: nobody does.
+
+        Args:
+            name: also `MODEL:ADAPTER`, as SGLang's requests name an adapter.
+            lora_path: the adapter that they name beside it; other engines pass that over.
+        """
         found = self._model(tenant_id, name)
-        return None if found is None else self._without_refusing(found, name)
+        if found is None:
+            # The names of models may have colons, too.
+            places = (at for at in range(len(name) - 1, 0, -1) if name[at] == ":")
+            split = ((self._model(tenant_id, name[:at]), name[at + 1 :]) for at in places)
+            found, adapter = next((one for one in split if one[0] is not None), (None, ""))
+            lora_path = adapter.strip()
+            if found is None or not _sglangs(found):
+                return None
+        if lora_path and (targets := _sglangs(found)):
+            found = found._replace(lora_name=lora_path, targets=targets, has_all=False)
+        return self._without_refusing(found, name)
 
     def _model(self, tenant_id: str, name: str) -> ServedModel | None:
         models = self._current(FLEET_KEPT_S)
@@ -213,7 +228,8 @@ class Fleet:
                 known = self._names.named(target.base_url, name)
                 if known is not None:
                     targets[key] = target
-                    lora_name = known.lora_name
+                    # SGLang lists its adapters, and computes such a request with the model itself.
+                    lora_name = "" if target.kind == SGLANG else known.lora_name
             if targets:
                 return one._replace(lora_name=lora_name, targets=targets, has_all=False)
         return None
@@ -285,6 +301,10 @@ def _served(
         has_all=has_all and not lora_name,
         has_pairs="prefill" in roles,
     )
+
+
+def _sglangs(model: ServedModel) -> dict[EngineKey, EngineTarget]:
+    return {key: one for key, one in model.targets.items() if one.kind == SGLANG}
 
 
 def _order(rank: tuple[Registration, str]) -> tuple[str, int, int]:

@@ -30,6 +30,9 @@ GATEWAY_TOKENS_S: Final = 1.0  # that tokens are waited for; then by load, reaso
 BYTES_OF_TOKEN: Final = 4
 """Of text, about, where nobody has counted."""
 
+_OF_EACH_PROMPT: Final = ("cache_salt", "lora_path")
+"""Which SGLang's requests may have for each of several prompts."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -125,6 +128,11 @@ class Prompts:
             raise NoTokensError(NoTokens.UNSUPPORTED, "only an engine knows what becomes of it")
         if read is _read_response and any(one.kind == SGLANG for one in model.targets.values()):
             text = "SGLang makes chats of responses in a way of its own"
+            raise NoTokensError(NoTokens.UNSUPPORTED, text)
+        if request.fields.get("extra_key") or any(
+            isinstance(request.fields.get(name), list) for name in _OF_EACH_PROMPT
+        ):
+            text = "its blocks have keys of which no event says anything, or several salts"
             raise NoTokensError(NoTokens.UNSUPPORTED, text)
         return read(request.fields)
 

@@ -79,6 +79,7 @@ class _Fields(msgspec.Struct):
     priority: Any = None
     cache_salt: Any = None
     previous_response_id: Any = None
+    lora_path: Any = None
 
 
 _large: Final = msgspec.json.Decoder(_Fields)
@@ -105,6 +106,7 @@ class ClientRequest(NamedTuple):
         previous: the id of the response that it goes on from; "" for none.
         fields: of the body; None where it is no JSON object, or too large to be read.
         tests_cache: whether what its answer says of the engine's cache is what that held before.
+        lora_path: the adapter that it names as SGLang's requests do; "" for none.
     """
 
     path: str
@@ -123,6 +125,7 @@ class ClientRequest(NamedTuple):
     previous: str = ""
     fields: Mapping[str, Any] | None = None
     tests_cache: bool = True
+    lora_path: str = ""
 
     @property
     def can_be_a_pair(self) -> bool:
@@ -180,7 +183,7 @@ def read_request(
     if leaves_out:
         body = with_fields(body, _INCLUDE_USAGE)
     user, salt = fields.get("user"), fields.get("cache_salt")
-    previous = fields.get("previous_response_id")
+    previous, lora_path = fields.get("previous_response_id"), fields.get("lora_path")
     return ClientRequest(
         path,
         url_query,
@@ -198,6 +201,7 @@ def read_request(
         _bounded(previous) if path == RESPONSES and isinstance(previous, str) else "",
         fields if is_whole else None,
         _tests_cache(fields),
+        _bounded(lora_path) if isinstance(lora_path, str) else "",
     )
 
 

@@ -9,6 +9,7 @@ engine of the model is not `exact`.
 
 import hashlib
 import json
+import re
 import unicodedata
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,6 +37,16 @@ _NORMAL_FORMS: Final = ("NFC", "NFKC")  # to which tokenizers may bring a text
 
 _ESCAPED: Final = "<>&'"
 """Characters that some of the writers of JSON in templates escape."""
+
+_NULL: Final = re.compile(r"[:,\[]null\b")
+
+_READ_OTHERWISE: Final = {
+    "large number": re.compile(r"\d{19}"),
+    "fraction": re.compile(r"\d[.eE][-+\d]"),
+    "no number": re.compile(r"\b(NaN|Infinity)\b"),
+    "half a pair": re.compile(r"\\u[dD][89a-fA-F]"),
+}
+"""What readers of JSON make different values of, or refuse."""
 
 NAMED_DEPTH: Final = 4  # of lists and objects, whose names are part of a shape: a tool's parameters
 
@@ -153,6 +164,8 @@ def _written(name: str, text: str) -> Iterator[str]:
         yield f"{name} beyond ASCII"
     if any(one in text for one in _ESCAPED):
         yield f"{name} escaped"
+    if _NULL.search(text):
+        yield f"{name} null"
 
 
 def _of_encoded(name: str, text: str) -> Iterator[str]:
@@ -164,6 +177,7 @@ def _of_encoded(name: str, text: str) -> Iterator[str]:
     except (ValueError, RecursionError):
         yield f"{name} no JSON"
         return
+    yield from (f"{name} {kind}" for kind, found in _READ_OTHERWISE.items() if found.search(text))
     is_same = json.dumps(decoded, ensure_ascii=False) == text
     yield f"{name} {'as written' if is_same else 'written otherwise'}"
 
@@ -172,7 +186,8 @@ def unseen(prompt: ChatPrompt | TextPrompt, engine: Engine) -> bool:
     """Whether the engine's `/tokenize` proves nothing of how the prompt is rendered: of chats where
     its release renders them otherwise, or of one with what it has no field for: of vLLM's who may
     call which tool, and an effort, which SGLang's takes otherwise among variables. SGLang's has
-    fields that its completions and chats have not, and pass over; neither cuts prompts off.
+    fields that its completions and chats have not, and pass over, and leaves out what is null in a
+    tool; neither cuts prompts off.
     """
     is_sglang = engine.kind == SGLANG
     if is_sglang and prompt.truncation is not None:
@@ -183,10 +198,14 @@ def unseen(prompt: ChatPrompt | TextPrompt, engine: Engine) -> bool:
         return True
     if is_sglang:
         opens = prompt.add_generation_prompt or prompt.continue_final_message
-        is_passed_over = prompt.add_special_tokens or not opens
+        is_passed_over = prompt.add_special_tokens or not opens or _has_null(prompt)
         return is_passed_over or "reasoning_effort" in (prompt.given_kwargs or ())
     is_chosen = bool(prompt.tools) and prompt.tool_choice not in _PLAIN_CHOICES
     return is_chosen or prompt.effort is not None
+
+
+def _has_null(prompt: ChatPrompt) -> bool:
+    return bool(prompt.tools) and "tools null" in _of_json("tools", prompt.tools)
 
 
 def may_tell_other_dates(now: float) -> bool:

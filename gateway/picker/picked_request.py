@@ -288,7 +288,7 @@ class PickedRequest:
 
     def _model(self, request: ClientRequest) -> ServedModel:
         tenant_id = self._access.tenant_of(request.tenant_id)
-        found = self._parts.fleet.model(tenant_id, request.model)
+        found = self._parts.fleet.model(tenant_id, request.model, request.lora_path)
         if found is not None:
             return found
         served = self._parts.fleet.models(frozenset({tenant_id}))

@@ -245,3 +245,22 @@ def test_request_waits_no_longer_for_tokens_than_they_are_worth(
 
     found = asyncio.run(scenario())
     assert (found.missing, found.size) == ("busy", 1000)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": ["ab"], "cache_salt": ["blue"]},
+        {"prompt": ["ab", "cd"], "lora_path": ["sql", None]},
+        {"prompt": "ab", "extra_key": "tenant"},
+    ],
+    ids=["salts", "adapters", "key"],
+)
+def test_a_prompt_with_keys_that_cannot_be_asked_for_is_routed_by_load(
+    fields: dict[str, object],
+) -> None:
+    """As SGLang's requests have them."""
+    model = ServedModel("default", "m", "", 16, "", {})
+    asked = ClientRequest(COMPLETIONS, b"", [], b"x" * 400, fields=fields)
+    found = asyncio.run(Prompts(FakeTokenizer()).of(asked, model))
+    assert found == PromptTokens(b"", 100, "unsupported")

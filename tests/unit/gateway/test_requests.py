@@ -172,3 +172,8 @@ def test_several_answers_and_scores_of_the_prompt_do_not_test_a_cache(
     fields: dict[str, Any], tests: bool
 ) -> None:
     assert read({"model": "m", "prompt": [1], **fields}).tests_cache is tests
+
+
+@pytest.mark.parametrize(("given", "due"), [("sql", "sql"), (None, ""), (["sql"], "")])
+def test_adapter_that_is_named_apart_is_read(given: object, due: str) -> None:
+    assert read({"model": "m", "prompt": "x", "lora_path": given}).lora_path == due

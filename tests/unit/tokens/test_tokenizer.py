@@ -669,6 +669,11 @@ def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
             assert not any(one.is_proven for one in found), (unseen, has_files)
 
 
+def _tools(**fields: Any) -> dict[str, Any]:
+    function = {"name": "f", "parameters": {"type": "object"}} | fields
+    return {"messages": HI.messages, "tools": [{"type": "function", "function": function}]}
+
+
 @pytest.mark.parametrize("has_files", [True, False])
 @pytest.mark.parametrize(
     "given",
@@ -676,6 +681,7 @@ def test_tokens_that_no_engine_can_prove_stay_unproven(path: Path) -> None:
         {"messages": HI.messages, "add_special_tokens": True},
         {"messages": HI.messages, "add_generation_prompt": False},
         {"messages": HI.messages, "truncate_prompt_tokens": 2, "truncation_side": "right"},
+        _tools(description=None),
         {"prompt": "hi", "add_special_tokens": False},
         {"prompt": "hi", "truncate_prompt_tokens": 2, "truncation_side": "left"},
     ],
@@ -700,11 +706,6 @@ def test_a_text_is_not_proven_by_an_engine_with_a_template_for_completions(path:
         world = World(path, ENGINE._replace(completes=False), models=has_files)
         found = world.run(*(world.tokens(one) for one in (text, text, HI, HI)))
         assert [one.is_proven for one in (found[1], found[3])] == [False, True]
-
-
-def _tools(**fields: Any) -> dict[str, Any]:
-    function = {"name": "f", "parameters": {"type": "object"}} | fields
-    return {"messages": HI.messages, "tools": [{"type": "function", "function": function}]}
 
 
 def _turns(*turns: str, **last: Any) -> dict[str, Any]:
@@ -825,6 +826,12 @@ SHAPES: tuple[dict[str, Any], ...] = (
     _called('{"a":1}'),
     _called('{"a": "\u00e9"}'),
     _called("{}x"),
+    _called('{"a": 12345678901234567890}'),
+    _called('{"a": 1.5}'),
+    _called('{"a": NaN}'),
+    _called('{"a": "\\ud800"}'),
+    _tools(description=None),
+    {"messages": HI.messages, "truncate_prompt_tokens": 1, "truncation_side": "left"},
     {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": True}},
     {"messages": HI.messages, "chat_template_kwargs": {"enable_thinking": False}},
     {"messages": HI.messages, "documents": [{"text": "d"}]},
