@@ -33,6 +33,9 @@ BYTES_OF_TOKEN: Final = 4
 _OF_EACH_PROMPT: Final = ("cache_salt", "lora_path")
 """Which SGLang's requests may have for each of several prompts."""
 
+_NOT_EMBEDDED: Final = ("cache_salt", "messages")
+"""Of requests for embeddings, which SGLang passes over."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -126,8 +129,11 @@ class Prompts:
         read = _READERS.get(request.path)
         if request.fields is None or read is None:
             raise NoTokensError(NoTokens.UNSUPPORTED, "only an engine knows what becomes of it")
-        if read is _read_response and any(one.kind == SGLANG for one in model.targets.values()):
-            text = "SGLang makes chats of responses in a way of its own"
+        if any(one.kind == SGLANG for one in model.targets.values()) and (
+            read is _read_response
+            or (read is read_embeddings and any(map(request.fields.get, _NOT_EMBEDDED)))
+        ):
+            text = "SGLang makes chats of responses in a way of its own, and embeds without salts"
             raise NoTokensError(NoTokens.UNSUPPORTED, text)
         if request.fields.get("extra_key") or any(
             isinstance(request.fields.get(name), list) for name in _OF_EACH_PROMPT

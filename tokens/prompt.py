@@ -191,7 +191,8 @@ def read_chat(request: Mapping[str, Any]) -> ChatPrompt:
     if size > PROMPT_CHARACTERS_MAX:
         raise _too_large(size)
     continues = _flag(request, "continue_final_message", default=False)
-    opens = _flag(request, "add_generation_prompt", default=True)
+    # SGLang has no such field; vLLM refuses the former without it, whatever is made of it here.
+    opens = _flag(request, "add_generation_prompt", default=not continues)
     if continues and opens:
         text = "continue_final_message and add_generation_prompt cannot both be true"
         raise PromptError("continue_final_message", text)

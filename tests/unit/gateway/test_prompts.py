@@ -185,8 +185,19 @@ def test_responses_of_sglang_are_not_known() -> None:
     target = EngineTarget(("a", 0), "http://a", "combined", False, "SGLang")
     found, _ = tokens_of(RESPONSES, {"input": "x"}, targets={target.key: target})
     assert found.missing == "unsupported"
-    found, _ = tokens_of(CHAT, {"messages": [USER]}, targets={target.key: target})
-    assert not found.missing
+    for path, fields in (
+        (CHAT, {"messages": [USER]}),
+        (EMBEDDINGS, {"input": "x", "cache_salt": ""}),
+    ):
+        found, _ = tokens_of(path, fields, targets={target.key: target})
+        assert not found.missing
+
+
+@pytest.mark.parametrize("fields", [{"cache_salt": "blue"}, {"messages": [USER]}], ids=str)
+def test_what_sglang_passes_over_of_embeddings_is_not_looked_for(fields: dict[str, Any]) -> None:
+    target = EngineTarget(("a", 0), "http://a", "combined", False, "SGLang")
+    found, _ = tokens_of(EMBEDDINGS, {"input": "x", **fields}, targets={target.key: target})
+    assert found.missing == "unsupported"
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -158,7 +158,10 @@ def test_embedding_of_nothing_is_refused(fields: dict[str, Any], field: str) -> 
         ({"model": 7}, "model"),
         ({"tools": "SECRET"}, "tools"),
         ({"chat_template_kwargs": "SECRET"}, "chat_template_kwargs"),
-        ({"continue_final_message": True}, "continue_final_message"),
+        (
+            {"continue_final_message": True, "add_generation_prompt": True},
+            "continue_final_message",
+        ),
         ({"add_generation_prompt": "SECRET"}, "add_generation_prompt"),
         ({"truncate_prompt_tokens": "SECRET"}, "truncate_prompt_tokens"),
     ],
@@ -222,3 +225,9 @@ def test_what_is_no_prompt_is_refused(prompt: object) -> None:
 )
 def test_a_request_may_leave_less(truncation: Truncation | None, left: bytes) -> None:
     assert cut_off(packed(1, 2, 3), truncation) == left
+
+
+def test_a_last_message_that_goes_on_opens_no_turn() -> None:
+    """As SGLang has it, whose chats have no field for the latter."""
+    found = chat(continue_final_message=True)
+    assert (found.continue_final_message, found.add_generation_prompt) == (True, False)
