@@ -68,12 +68,13 @@ def _sglang_chat(prompt: ChatPrompt) -> dict[str, Any]:
     for name, value in (
         ("tools", prompt.tools),
         ("tool_choice", prompt.tool_choice),
-        ("reasoning_effort", prompt.effort),
         ("chat_template_kwargs", prompt.given_kwargs),
         ("continue_final_message", prompt.continue_final_message),
     ):
         if value:
             asked[name] = value
+    if prompt.effort is not None:  # 0 is one, too
+        asked["reasoning_effort"] = prompt.effort
     if prompt.add_special_tokens or not (
         prompt.add_generation_prompt or prompt.continue_final_message
     ):

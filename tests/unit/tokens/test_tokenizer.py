@@ -623,9 +623,10 @@ def test_sglang_is_asked_as_a_chat_of_its_own(path: Path) -> None:
     assert not first.is_proven
     assert again.is_proven
     world = World(path, SGLANG_ENGINE)
-    world.run(world.tokens(HI._replace(add_generation_prompt=False)))
+    world.run(world.tokens(HI._replace(add_generation_prompt=False, effort=0)))
     (asked,) = world.engines.asked
     assert (asked["add_generation_prompt"], asked["add_special_tokens"]) == (False, False)
+    assert asked["reasoning_effort"] == 0
 
 
 def test_tokens_are_proven_once_each_engine_has_made_such_ones(path: Path) -> None:
