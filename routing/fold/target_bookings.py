@@ -38,18 +38,49 @@ NO_LOAD: Final = Load()
 
 
 class TargetBookings:
-    """What is booked at one target."""
+    """What is booked at one target.
 
-    __slots__ = ("active", "decoding", "free_at", "kv_tokens", "pending", "queued", "requests")
+    Attributes:
+        queued: what is not computed yet, in order.
+    """
+
+    __slots__ = (
+        *("_free_at", "_went_on_at", "active", "decoding", "kv_tokens", "pending", "queued"),
+        "requests",
+    )
 
     def __init__(self) -> None:
-        self.queued: dict[DecisionKey, Booking] = {}  # not computed yet, in order
-        self.free_at = 0.0
+        self.queued: dict[DecisionKey, Booking] = {}
+        self._free_at = 0.0
+        self._went_on_at: float | None = None  # it is what is queued then that it has to do yet
         self.requests = self.pending = self.active = self.decoding = self.kv_tokens = 0
+
+    @property
+    def free_at(self) -> float:
+        """When it would begin with another prompt. Cost O(1), but for the first time after
+        `go_on`: O(queued), of QUEUED_SUMMED_MAX at most. So a list of reports costs that once.
+        """
+        self.settle()
+        return self._free_at
+
+    @free_at.setter
+    def free_at(self, at: float) -> None:
+        self._free_at, self._went_on_at = at, None
+
+    def go_on(self, at: float) -> None:
+        """A prompt was computed then, and is not queued any more."""
+        self._went_on_at = at
+
+    def settle(self) -> None:
+        """What is queued is about to be another thing, which says nothing of how it goes on."""
+        at = self._went_on_at
+        if at is not None:
+            queued = self.queued
+            self.free_at = at + rest_of(queued.values(), len(queued), at) if queued else at
 
 
 class BookingsByTarget:
-    """The place of each target at which something is booked. Cost O(1) each, but for `release`.
+    """The place of each target at which something is booked. Cost O(1) each.
 
     Attributes:
         derived: what somebody has computed of each target; a change of its place drops that.
@@ -88,8 +119,8 @@ class BookingsByTarget:
             place.active += uncached
             if target == booking.target and not booking.has_begun:
                 place.pending += uncached
-                place.queued[booking.key] = booking
                 free_at = place.free_at
+                place.queued[booking.key] = booking
                 place.free_at = (time if time > free_at else free_at) + booking.work_s
             else:
                 place.decoding += 1
@@ -110,20 +141,22 @@ class BookingsByTarget:
 
     def release(self, booking: Booking, *, at: float | None) -> bool:
         """Its prompt has been computed; so have those before it that were to end earlier. Says
-        whether it waited for that. Cost O(queued), of QUEUED_SUMMED_MAX at most.
+        whether it waited for that.
         """
         target = booking.target
         if target is None:
             return False
         place = self._places[target]
-        if place.queued.pop(booking.key, None) is None:
+        if booking.key not in place.queued:
             return False
+        if at is None:
+            place.settle()
+        del place.queued[booking.key]
         self.derived.pop(target, None)
         place.pending -= booking.prompt - booking.cached
         place.decoding += 1
         if at is not None:
-            queued = place.queued
-            place.free_at = at + rest_of(queued.values(), len(queued), at) if queued else at
+            place.go_on(at)
         return True
 
     def loads(self, targets: Iterable[Target], now: float) -> list[Load]:
