@@ -669,7 +669,7 @@ class LiveLoad:
         late: Iterable[Late] = ()
         if booked.pending:
             # Of those that were late when a sample was taken, it says how many wait.
-            since = 0.0 if beside is None or not beside.waiting else beside.at
+            since = beside.at if beside is not None and beside.says_late else 0.0
             late = self._late_work.late(target, self._bookings.queued(target), until, since)
         return LoadParts(booked, [*late], beside, sample, work)
 

@@ -64,6 +64,14 @@ class UnbookedLoad(msgspec.Struct):
     tokens_per_s: float = 0.0
     gone: int = 0
 
+    @property
+    def says_late(self) -> bool:
+        """Whether it says what of the bookings that are late is there: so many wait; or nothing is,
+        and their reports are lost. An engine that runs some may be computing these.
+        """
+        sample = self.sample
+        return self.waiting > 0 or (sample.running == 0 and sample.waiting == 0)
+
     def waiting_at(self, now: float) -> float:
         """How many wait then."""
         return max(self.waiting - self.gone - self.per_s * max(now - self.at, 0.0), 0.0)

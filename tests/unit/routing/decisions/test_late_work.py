@@ -89,6 +89,19 @@ def test_what_an_engine_says_to_wait_is_not_counted_twice(live: LiveLoad) -> Non
     assert wait_s(live, 111.0) == 3.0, "it has taken them, and has computed none"
 
 
+def test_of_an_engine_that_says_to_have_nothing_nothing_is_late(live: LiveLoad) -> None:
+    """Its clients are silent; what was sent there since, or just before, counts all the same."""
+    idle = {"running": 0, "waiting": 0}
+    live.note([LoadSample(A, 101.5, LoadSource.POSTED, **idle)])
+    assert wait_s(live, 101.5) == pytest.approx(2.0, abs=0.03), "not late by twice what was due"
+    live.note([LoadSample(A, 110.0, LoadSource.POSTED, **idle)])
+    assert wait_s(live, 110.0) == 0.0
+    book(live, 30, 110.5)
+    assert [wait_s(live, at) for at in (110.5, 160.0)] == [1.0, 1.0]
+    live.note([LoadSample(A, 111.0, LoadSource.POSTED, running=0)])
+    assert wait_s(live, 111.0) == pytest.approx(3.5, abs=0.03), "it says not what waits"
+
+
 def test_an_engine_of_the_same_name_begins_with_nothing(live: LiveLoad) -> None:
     live.forget([UnregisteredEngine(A, "m")], 101.0)
     book(live, 30, 98.0)  # its clock is another one's
