@@ -88,7 +88,7 @@ class Outgoing:
         if self._capture.header.kind is CaptureKind.FRAMES:
             yield from self._frames()
             return
-        lanes = [_Numbering(name, renumber=self._renumber) for name in self._publishers]
+        lanes = [PublisherBatches(name, renumber=self._renumber) for name in self._publishers]
         time = 0.0
         for entry in self._capture.merged():
             try:
@@ -138,23 +138,28 @@ def _events_of(value: bytes) -> EventsRecord | None:
     return record if isinstance(record, EventsRecord) else None
 
 
-class _Numbering:
-    """The batches of one publisher's records, and their numbers."""
+class PublisherBatches:
+    """The batches of one publisher's records, and their numbers.
 
-    def __init__(self, publisher: PublisherKey, *, renumber: bool) -> None:
+    Args:
+        renumber: see `Outgoing`.
+        begins: whether its first batch begins with `AllBlocksCleared`, too.
+    """
+
+    def __init__(self, publisher: PublisherKey, *, renumber: bool, begins: bool = False) -> None:
         self._rank = publisher.dp_rank
         self._renumber = renumber
         self._incarnation = 0
         self._last = -1  # in the log
         self._next = 0  # of the numbers that are given
-        self._begins = False  # an incarnation, and nothing of it was sent
+        self._begins = begins  # an incarnation, and nothing of it was sent
         self._parts: list[BlockEvent] = []
         self._parts_end = 0
 
     def batches(self, record: EventsRecord | ResetRecord) -> Iterator[tuple[int, bytes]]:
         """Number and payload of each batch that is whole with this record."""
         if record.incarnation > self._incarnation:
-            self._begins = self._incarnation > 0
+            self._begins |= self._incarnation > 0
             self._incarnation, self._parts_end = record.incarnation, 0
             self._last = -1
         if isinstance(record, ResetRecord) or record.last_sequence <= self._last:
@@ -174,11 +179,20 @@ class _Numbering:
             yield self._batch(sequence, by_sequence.get(sequence, []), record.engine_time)
         self._last = record.last_sequence
 
+    def lacks(self, record: EventsRecord | ResetRecord) -> bool:
+        """Whether batches are missing between those before and this record's."""
+        is_next = record.incarnation == self._incarnation and self._last >= 0
+        return is_next and record.first_sequence > self._last + 1
+
     def end(self, time: float) -> Iterator[tuple[int, bytes]]:
         """What shows an incarnation of which no batch came: else its predecessor's blocks stay."""
         if self._begins and self._next:
-            number = self._next if self._renumber else 0
-            yield number, _encoder.encode([time, [{"type": "AllBlocksCleared"}], self._rank])
+            yield self._next if self._renumber else 0, self.clear(time)
+
+    def clear(self, time: float) -> bytes:
+        """The payload of a batch that says that all is gone, at that time, Unix seconds."""
+        self._begins = False
+        return _encoder.encode([time, [{"type": "AllBlocksCleared"}], self._rank])
 
     def _whole(self, record: EventsRecord, events: list[BlockEvent]) -> list[BlockEvent]:
         """All events of a batch with its last part; none before that, or where one is missing."""

@@ -16,8 +16,18 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 _OWN: Final = (
     *("up", "gateway", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
-    *("keys", "capture", "replay", "load", "trace", "simulate", "miss-ratio", "export"),
-    *("bridge", "streams", "serve", "config", "discover", "relay", "curve-key", "publishers"),
+    *("keys", "capture", "replay", "republish", "load", "trace", "simulate", "miss-ratio"),
+    *(
+        "export",
+        "bridge",
+        "streams",
+        "serve",
+        "config",
+        "discover",
+        "relay",
+        "curve-key",
+        "publishers",
+    ),
 )
 
 COMMANDS: Final = {
@@ -86,6 +96,7 @@ def main() -> None:
     reprise capture --out FILE         take a range of the log, or what engines send, into a file
     reprise publishers check FILE      say what an unknown engine sends, and how to register it
     reprise replay FILE                fold a capture: digest, compare, serve, or publish it
+    reprise republish --data DIR       publish the events of all engines at one address, as vLLM's
     reprise load FILE --data DIR       append a capture to a log, or to Kafka
     reprise trace import DIR --out F   make a trace of coding agents' conversations
     reprise simulate --report F TRACE  run a trace of requests under other policies

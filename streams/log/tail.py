@@ -1,4 +1,6 @@
-"""`reprise tail`: the records of the log as JSON lines, from Kafka or from a data directory.
+"""The records of a log as it grows, from Kafka or from a data directory.
+
+`reprise tail` prints them as JSON lines.
 
 It reads without a consumer group and beside the running service: no role notices it.
 """
@@ -49,29 +51,39 @@ class TailOptions(NamedTuple):
 
 Write = Callable[[bytes], object]
 
+Take = Callable[[Iterable[PlacedRecord]], bool]
+"""Takes the next records, of which there may be none just now; False where it wants no more."""
+
 
 def tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
-    """Writes the records of the events topic. Order: that of the log within each partition.
+    """Writes the records of the events topic as lines: see `read_kafka`.
+
+    Args:
+        write: takes whole lines, several at a time.
+    """
+    read_kafka(settings, options, _Printer(options, write).print)
+
+
+def read_kafka(settings: KafkaSettings, options: TailOptions, take: Take) -> None:
+    """Hands on the records of the events topic. Order: that of the log within each partition.
 
     Args:
         settings: where the log is.
-        write: takes whole lines, several at a time.
 
     Raises:
         ConfigurationError: no broker answers or lets us in, or there is no such topic.
         StorageError: Kafka went away.
     """
-    away = (KafkaError, TimeoutError)  # an OSError is of who takes the lines
-    read_once(settings, _tail_kafka(settings, options, write), away=away)
+    away = (KafkaError, TimeoutError)  # an OSError is of who takes the records
+    read_once(settings, _read_kafka(settings, options, take), away=away)
 
 
-async def _tail_kafka(settings: KafkaSettings, options: TailOptions, write: Write) -> None:
+async def _read_kafka(settings: KafkaSettings, options: TailOptions, take: Take) -> None:
     clients = client_options(settings)
     places = await events_partitions(settings, clients)
-    printer = _Printer(options, write)
     async with aclosing(kafka_batches(clients, places, options)) as batches:
         async for entries in batches:
-            if not printer.print(entries):
+            if not take(entries):
                 return
 
 
@@ -120,14 +132,24 @@ def tail_embedded(
     *,
     sleep: Callable[[float], None] = REAL_CLOCK.sleep,
 ) -> None:
-    """Writes the records of a data directory's log; the service that uses it may be running.
+    """Writes the records of a data directory's log as lines: see `read_embedded`."""
+    read_embedded(data, options, _Printer(options, write).print, sleep=sleep)
+
+
+def read_embedded(
+    data: Path,
+    options: TailOptions,
+    take: Take,
+    *,
+    sleep: Callable[[float], None] = REAL_CLOCK.sleep,
+) -> None:
+    """Hands on the records of a data directory's log; the service that uses it may be running.
 
     Raises:
         StorageError: there is no log, or it cannot be read.
     """
-    printer = _Printer(options, write)
     for entries in _embedded_batches(data / "log", options, sleep):
-        if not printer.print(entries):
+        if not take(entries):
             return
 
 
@@ -147,6 +169,7 @@ def _embedded_batches(
                     position = Offset(entries[-1].offset + 1)
                     yield entries
                 elif options.follow:
+                    yield []
                     sleep(TAIL_POLL_S)
                     log.catch_up()
                 else:

@@ -91,10 +91,13 @@ def test_what_an_engine_says_to_wait_is_not_counted_twice(live: LiveLoad) -> Non
 
 def test_of_an_engine_that_says_to_have_nothing_nothing_is_late(live: LiveLoad) -> None:
     """Its clients are silent; what was sent there since, or just before, counts all the same."""
-    idle = {"running": 0, "waiting": 0}
-    live.note([LoadSample(A, 101.5, LoadSource.POSTED, **idle)])
+
+    def idle(at: float) -> LoadSample:
+        return LoadSample(A, at, LoadSource.POSTED, running=0, waiting=0)
+
+    live.note([idle(101.5)])
     assert wait_s(live, 101.5) == pytest.approx(2.0, abs=0.03), "not late by twice what was due"
-    live.note([LoadSample(A, 110.0, LoadSource.POSTED, **idle)])
+    live.note([idle(110.0)])
     assert wait_s(live, 110.0) == 0.0
     book(live, 30, 110.5)
     assert [wait_s(live, at) for at in (110.5, 160.0)] == [1.0, 1.0]
