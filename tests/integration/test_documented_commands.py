@@ -186,14 +186,14 @@ class Reader:
             text = text.replace("tcp://127.0.0.1:5657", engine.replay_endpoint)
             text = text.replace("tcp://10.0.0.7:6557", f"tcp://127.0.0.1:{next(ports)}")
             text = text.replace("tcp://10.0.0.7:6657", f"tcp://127.0.0.1:{next(ports)}")
-        if "--as-publisher" in text:
+        if "--as-publisher" in text or "reprise republish" in text:
             text = re.sub(
                 r"tcp://127\.0\.0\.1:\d+", lambda _: f"tcp://127.0.0.1:{next(ports)}", text
             )
         if self.kafka is not None:
             broker = self.kafka.bootstrap
             text = re.sub(r"127\.0\.0\.1:9092|10\.0\.0\.5:9092|HOST:PORT", broker, text)
-        if SERVICES.search(text):
+        if SERVICES.search(text) and "reprise republish" not in text:
             role = re.findall(r"reprise (\w+)", text)[0]
             text = text.removesuffix("&").rstrip().replace("--data data", "")
             if "--data " not in text and role in ("up", "bridge", "streams", "serve"):
