@@ -51,9 +51,9 @@ class Receivers:
         self._streams.follow(registration)
         self._streaming.add(registration.publisher)
 
-    def follow_once(self, registration: Registration) -> None:
+    def follow_once(self, registration: Registration, *, leaves: bool = False) -> None:
         """See `Receiver`."""
-        self._sockets.follow_once(registration)
+        self._sockets.follow_once(registration, leaves=leaves)
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """See `Receiver`."""

@@ -102,7 +102,8 @@ ENDS_WITH: Final = (
 """Commands that end with another exit code than 0, and why; curl's is 22 for a status from 400."""
 
 SERVICES: Final = re.compile(
-    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?reprise ((up|bridge|streams|serve|relay)\b|republish|replay .*--as-)"
+    r"^([A-Z_]+=\S+ )*(\.venv/bin/)?reprise"
+    r" ((up|bridge|streams|serve|relay|republish)\b|replay .*--as-)"
 )
 """Commands that run until they are stopped."""
 

@@ -2,7 +2,9 @@
 
 Each link is connected to once. When it has ended, the engine is asked anew: it may be another
 process by then, which publishes elsewhere (vLLM with `tcp://*:0`), and its former port may be
-another engine's, whose events would be taken for its own. Asyncio; one loop.
+another engine's, whose events would be taken for its own. So an answer may be out of date before
+its link comes up: the engine is asked once more over the link (`bridge.engine_http.inquiries`),
+which is left where it names another place (`leave`). Asyncio; one loop.
 """
 
 import asyncio
@@ -31,7 +33,7 @@ class UnplacedPublisher(Protocol):
 
     registration: Registration
 
-    def locate(self, replay_endpoint: str) -> None:
+    def locate(self, endpoint: str, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays."""
         ...
 
@@ -43,7 +45,7 @@ class UnplacedPublisher(Protocol):
 class _SoughtEngine:
     """One publisher, and when its engine is asked next if it has no link by then."""
 
-    __slots__ = ("asking", "at", "endpoint", "followed", "refusal")
+    __slots__ = ("asking", "at", "endpoint", "followed", "leaves", "refusal")
 
     def __init__(self, followed: UnplacedPublisher) -> None:
         self.followed = followed
@@ -51,14 +53,15 @@ class _SoughtEngine:
         self.asking: asyncio.Task[None] | None = None
         self.endpoint = ""  # that was found last
         self.refusal = ""  # that was logged last
+        self.leaves = False  # its link is another engine's
 
 
 class EndpointDiscovery:
     """See the module.
 
     Args:
-        connect: to a publisher, whose registration says where it publishes now; see
-            `bridge.publisher.ports.Receiver.follow_once`.
+        connect: to a publisher, whose registration says where it publishes now, and whether a link
+            that is up is left for it; see `bridge.publisher.ports.Receiver.follow_once`.
         on_fault: an unexpected error of ours; the engine is asked again.
         clock: monotonic seconds.
     """
@@ -68,7 +71,7 @@ class EndpointDiscovery:
         source: EngineSource,
         links: LinkStates,
         *,
-        connect: Callable[[Registration], Awaitable[None]],
+        connect: Callable[[Registration, bool], Awaitable[None]],
         on_fault: Callable[[], None],
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
@@ -82,6 +85,17 @@ class EndpointDiscovery:
     def add(self, followed: UnplacedPublisher) -> None:
         """Its engine is asked from the next `watch` on."""
         self._sought[followed] = _SoughtEngine(followed)
+
+    def leave(self, followed: UnplacedPublisher) -> None:
+        """The link that is up is another engine's: its own is asked where it is."""
+        sought = self._sought.get(followed)
+        if sought is not None and not sought.leaves:
+            _logger.warning(
+                "%s does not publish at %s any more: leaving the link to that",
+                _name(followed.registration),
+                sought.endpoint,
+            )
+            sought.leaves, sought.at = True, 0.0
 
     def remove(self, followed: UnplacedPublisher) -> None:
         """Asks for it no more, if it did."""
@@ -102,7 +116,7 @@ class EndpointDiscovery:
         for followed, sought in self._sought.items():
             if sought.asking is not None or now < sought.at:
                 continue
-            if not self._links.connected(followed.registration.publisher):
+            if sought.leaves or not self._links.connected(followed.registration.publisher):
                 sought.asking = asyncio.create_task(self._ask(sought))
 
     async def _ask(self, sought: _SoughtEngine) -> None:
@@ -143,9 +157,10 @@ class EndpointDiscovery:
                 f" and replays at {replay_endpoint}" if replay_endpoint else "",
                 registration.endpoint,
             )
-        sought.endpoint, sought.refusal = source.endpoint, ""
-        followed.locate(replay_endpoint)
-        await self._connect(found)
+        leaves = sought.leaves and source.endpoint != sought.endpoint
+        sought.endpoint, sought.refusal, sought.leaves = source.endpoint, "", False
+        followed.locate(source.endpoint, replay_endpoint)
+        await self._connect(found, leaves)
 
     def _refuse(self, sought: _SoughtEngine, error: RegistrationError) -> None:
         sought.followed.miss_endpoint()

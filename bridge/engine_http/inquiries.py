@@ -11,12 +11,14 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Final, Protocol
 
-from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.answers import Process, PublisherSource, source_of
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
+from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.watch import EngineWatch
 from bridge.link_numbers import LinkNumber
 from bridge.supervision import cancel
 from schemas.clock import REAL_CLOCK
+from schemas.errors import OpenFilesError, RegistrationError
 from schemas.identities import PublisherKey
 from schemas.registration import Registration
 
@@ -60,6 +62,8 @@ class Inquiries:
 
     Args:
         on_answer: called after a question was answered, or not, with whose engine it was.
+        on_named: called where an engine that was registered by its base URL has said, over a link
+            that is up, where it publishes; returns whether that is where the link leads.
         on_fault: an unexpected error of ours; nothing else comes of it.
         clock: monotonic seconds.
     """
@@ -70,6 +74,7 @@ class Inquiries:
         links: LinkStates,
         *,
         on_answer: Callable[[PublisherKey], None],
+        on_named: Callable[[PublisherKey, str, LinkNumber], bool],
         on_fault: Callable[[], None],
         clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
@@ -77,6 +82,7 @@ class Inquiries:
         self._source = source
         self._links = links
         self._on_answer = on_answer
+        self._on_named = on_named
         self._on_fault = on_fault
         self._under_way: set[asyncio.Task[None]] = set()
 
@@ -154,6 +160,16 @@ class Inquiries:
             process = await self._source.process(registration)
             # The end of a process shows at its link only after this.
             await asyncio.sleep(PROCESS_SETTLE_S)
+            if registration.has_url and not await self._is_its(registration, link):
+                process = None
         if not self._links.connected(publisher) or self._links.links(publisher) != link:
             process = None  # of which of two links it was said is not known
         engine.read(self._clock(), link, process)
+
+    async def _is_its(self, registration: Registration, link: LinkNumber) -> bool:
+        """Whether the link leads to where the engine says that it publishes."""
+        try:
+            source = source_of(await self._source.sources(registration), registration)
+        except (NoAnswerError, OpenFilesError, RegistrationError):
+            return False
+        return self._on_named(registration.publisher, source.endpoint, link)

@@ -187,6 +187,11 @@ class EngineWatch:
             return self._read_at + PROCESS_AGAIN_S
         return self._process_at if self._asked_link == link else 0.0
 
+    def ask_again(self) -> None:
+        """What it said of the link is out of date."""
+        self._read_at = -PROCESS_AGAIN_S
+        self._process_at = 0.0
+
     def has_read(self, link: LinkNumber) -> bool:
         """Whether it has said over this link which process it is."""
         return self._process is not None and self._link == link

@@ -14,6 +14,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 from bridge.bounds import BRIDGE_RETRY_S, HELD_TURN_S, WATCH_LATE_S
@@ -21,7 +22,7 @@ from bridge.engine_http.discovery import EndpointDiscovery
 from bridge.engine_http.engine import check_http
 from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch, Life
-from bridge.link_numbers import NO_LINK, next_of
+from bridge.link_numbers import NO_LINK, LinkNumber, next_of
 from bridge.publisher.anchor import NO_JOINT, Anchor, Joint
 from bridge.publisher.appender import Appender
 from bridge.publisher.bulk import BulkQueue
@@ -90,6 +91,7 @@ class PublisherFollower:
             engine_http,
             self.receiver,
             on_answer=self._engine_answered,
+            on_named=self._engine_named,
             on_fault=self.totals.count_fault,
             clock=clock.monotonic,
         )
@@ -160,12 +162,12 @@ class PublisherFollower:
         for other in there if len(there) > 1 else ():
             other.sequencer.stream.is_shared = True
 
-    async def _connect_found(self, found: Registration) -> None:
+    async def _connect_found(self, found: Registration, leaves: bool) -> None:
         """Connects to where a followed publisher is, as its engine has said."""
         publisher = self.followed[found.publisher]
         if not publisher.registration.replay_endpoint:
             publisher.sequencer.stream.pairing.vouch()
-        await self._call(self.receiver.follow_once, found)
+        await self._call(partial(self.receiver.follow_once, leaves=leaves), found)
 
     async def connect_again(self, registration: Registration) -> None:
         """Connects to a followed publisher, where that has failed before.
@@ -460,6 +462,16 @@ class PublisherFollower:
         publisher = self.followed.get(key)
         if publisher is not None:
             publisher.wake()
+
+    def _engine_named(self, key: PublisherKey, endpoint: str, link: LinkNumber) -> bool:
+        publisher = self.followed.get(key)
+        if publisher is None:
+            return False
+        if endpoint != publisher.endpoint:
+            self.discovery.leave(publisher)
+            return False
+        publisher.own(link)
+        return True
 
     async def _arrived_taken(self, publisher: Publisher) -> None:
         """Waits until what has arrived of the publisher is held: another bridge may have written it

@@ -78,9 +78,10 @@ class Receiver(LinkStates, Protocol):
         """Connects to the publisher; RegistrationError where that is impossible."""
         ...
 
-    def follow_once(self, registration: Registration) -> None:
-        """The same over one link, in place of one that has ended: once this one has, another
-        process may have the address, so it is not connected to again.
+    def follow_once(self, registration: Registration, *, leaves: bool = False) -> None:
+        """The same over one link, in place of one that has ended, or of any where it `leaves` that:
+        once this one has ended, another process may have the address, so it is not connected to
+        again.
         """
         ...
 

@@ -208,6 +208,7 @@ class Publisher:
         "_heard_at",
         "_is_behind",
         "_is_said",
+        "_own_link",
         "_proven_link",
         "_seen",
         "_serves",
@@ -219,6 +220,7 @@ class Publisher:
         "as_of",
         "bulk",
         "clock_s",
+        "endpoint",
         "engine",
         "has_dead_replay",
         "has_no_endpoint",
@@ -255,6 +257,8 @@ class Publisher:
         self.interrupted = False
         self.last_statement: PublisherStatement | None = None
         self.has_no_endpoint = False
+        self.endpoint = ""  # where its engine is, that was registered by a base URL
+        self._own_link = NO_LINK
         self.has_dead_replay = self._has_answered = self._is_said = False
         self.http_trouble = ""
         has_http = bool(registration.http_url) and can_ask(registration.kind)
@@ -297,9 +301,15 @@ class Publisher:
         """
         return not self._seen.link and 0.0 < self.activity.since < before
 
-    def locate(self, replay_endpoint: str) -> None:
+    def locate(self, endpoint: str, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays; "" where it does not."""
-        self.replay.endpoint, self.has_no_endpoint = replay_endpoint, False
+        self.endpoint, self.has_no_endpoint = endpoint, False
+        self.replay.endpoint = replay_endpoint
+
+    def own(self, link: LinkNumber) -> None:
+        """Its engine has said over that link that this leads to it."""
+        self._own_link = link
+        self.wake()
 
     def miss_endpoint(self) -> None:
         """Its engine does not say where it publishes."""
@@ -324,6 +334,12 @@ class Publisher:
             if is_served != self._serves and (is_served or self._serves is not None):
                 self._serves = is_served
                 self.wake()
+        # By its port: an engine knows no more of its own address.
+        named = "" if facts is None or not self.endpoint else _port(facts.endpoint)
+        if named and named != _port(self.endpoint) and self.engine is not None:
+            self._own_link = NO_LINK
+            self.engine.ask_again()
+            self.wake()
         if facts is not None and facts.is_asleep:
             self._asleep_at = self.sequencer.stream.arrivals.messages
             self.wake()
@@ -523,6 +539,8 @@ class Publisher:
         yield not look.connected and self.has_no_endpoint, Doubt.NO_ENDPOINT
         yield not look.connected, Doubt.LINK_DOWN
         yield look.is_silent, Doubt.LINK_SILENT
+        is_own = not self.registration.has_url or self._own_link == look.link
+        yield not is_own, Doubt.CATCHING_UP
         yield self.is_catching_up, Doubt.CATCHING_UP
         yield engine is not None and engine.is_changed, Doubt.PROCESS_CHANGED
         yield self._is_away(now), Doubt.ENGINE_AWAY
@@ -762,3 +780,7 @@ class Publisher:
                 *(self.registration.service_key, self.replay.endpoint),
             )
         self.has_dead_replay = doubt is Doubt.REPLAY_SILENT and not self._has_answered
+
+
+def _port(endpoint: str) -> str:
+    return endpoint.rpartition(":")[2]

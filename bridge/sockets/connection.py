@@ -245,15 +245,18 @@ class PublisherConnection:
             links=self.links,
         )
 
-    def replaced(self, registration: Registration) -> "PublisherConnection | None":
+    def replaced(
+        self, registration: Registration, *, leaves: bool = False
+    ) -> "PublisherConnection | None":
         """Another one in place of this one, which is to be closed, for one link to where the
-        publisher is now; None where this one has a link, or something left to receive.
+        publisher is now; None where this one has a link, or something left to receive, and is not
+        left with that.
 
         Raises:
             EndpointError, zmq.ZMQError: see the class.
         """
         self.watch()
-        if self.connected or self._has_arrived():
+        if not leaves and (self.connected or self._has_arrived()):
             return None
         return PublisherConnection(
             self._context,

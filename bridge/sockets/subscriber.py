@@ -131,15 +131,16 @@ class Subscriber:
         """
         self._call(lambda: self._follow(registration))
 
-    def follow_once(self, registration: Registration) -> None:
+    def follow_once(self, registration: Registration, *, leaves: bool = False) -> None:
         """Connects to the publisher where it is now, for one link. Nothing changes where it has
-        one, or something of the last one is yet to be received.
+        one, or something of the last one is yet to be received; where it `leaves` that, what has
+        come over it and waits is dropped.
 
         Raises:
             EndpointError: as `follow`.
             OpenFilesError: as `follow`.
         """
-        self._call(lambda: self._follow_once(registration))
+        self._call(lambda: self._follow_once(registration, leaves=leaves))
 
     def unfollow(self, publisher: PublisherKey) -> None:
         """Closes the publisher's socket and drops its waiting messages, if it is followed."""
@@ -378,18 +379,20 @@ class Subscriber:
             raise OpenFilesError(f"all but {left} of {limit} are open, and others need those")
         self._add(connection)
 
-    def _follow_once(self, registration: Registration) -> None:
+    def _follow_once(self, registration: Registration, *, leaves: bool) -> None:
         connection = self._connections.get(registration.publisher)
         if connection is None:
             self._follow(registration, once=True)
             return
         try:
-            replaced = connection.replaced(registration)
+            replaced = connection.replaced(registration, leaves=leaves)
         except zmq.ZMQError as error:
             raise OpenFilesError(str(error.strerror)) from error
         self._note(connection)
         if replaced is not None:
             self._remove(connection)
+            if leaves:
+                self._inbox.discard(connection.publisher)
             self._add(replaced)
             self._mark(connection)
 

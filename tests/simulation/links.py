@@ -165,12 +165,12 @@ class SimulatedSubscriber:
         self._links[registration.publisher] = link
         link.open(self)
 
-    def follow_once(self, registration: Registration) -> None:
+    def follow_once(self, registration: Registration, *, leaves: bool = False) -> None:
         """Connects to where it is now, unless it is connected."""
         publisher = registration.publisher
         link = self._links.get(publisher)
         if link is not None:
-            if link.up:
+            if link.up and not leaves:
                 return
             link.close()
         engine = self._engines[publisher]

@@ -153,7 +153,7 @@ class FakeReceiver:
             raise RegistrationConflictError("for a test")
         self.followed.add(registration.publisher)
 
-    def follow_once(self, registration: Registration) -> None:
+    def follow_once(self, registration: Registration, *, leaves: bool = False) -> None:
         self.at[registration.publisher] = registration.endpoint
         self.followed.add(registration.publisher)
 

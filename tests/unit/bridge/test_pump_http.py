@@ -1,5 +1,6 @@
 """The pump over engines that say over HTTP whether they are there, and which process they are."""
 
+import asyncio
 import time
 from typing import Final
 
@@ -105,6 +106,42 @@ def test_an_engine_is_connected_to_where_it_says_and_its_replay_socket_is_its_ow
         bench.pump.follower.discovery.watch(time.monotonic() + 1000.0)
         await look(bench)
         assert one.publisher not in bench.receiver.followed
+
+    play(scene)
+
+
+def test_a_link_that_leads_to_another_engine_is_not_believed_and_left() -> None:
+    """Its HTTP server has said where it was before; or says another place a while later."""
+    key, there = URL.publisher, HERE._replace(endpoint="tcp://127.0.0.1:52001")
+
+    async def is_at(bench: Bench, source: PublisherSource) -> None:
+        for _ in range(50):
+            await look(bench)
+            bench.pump.follower.discovery.watch(time.monotonic() + 100.0)
+            if bench.receiver.at[key] == source.endpoint:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError("it is not there")
+
+    async def scene(bench: Bench) -> None:
+        bench.http.at, bench.http.says = [HERE], FIRST
+        await bench.begin(URL)
+        await look(bench)
+        bench.http.at = [there]
+        await link_up(bench, 1, key)
+        await is_at(bench, there)
+        publisher = bench.pump.followed[key]
+        assert publisher.doubted.doubt is Doubt.CATCHING_UP
+        assert publisher.engine is not None
+        await link_up(bench, 2, key)
+        await bench.settle()
+        assert publisher._own_link == 2
+        assert publisher.engine.has_read(LinkNumber(2))
+        bench.http.at = [HERE]
+        publisher.facts = EngineFacts(endpoint="tcp://*:52001")
+        assert publisher._own_link == 2
+        publisher.facts = EngineFacts(endpoint="tcp://*:41001")
+        await is_at(bench, HERE)
 
     play(scene)
 

@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, one: Registration = URL) -> None:
         self.requests: Counter[str] = Counter()
         self.says: list[PublisherSource] | Exception = [HERE]
-        self.asked = self.faults = 0
+        self.asked = self.faults = self.left = 0
         self.up = False
         self.free = asyncio.Event()
         self.free.set()
@@ -46,10 +46,11 @@ class Scene:
     def _fault(self) -> None:
         self.faults += 1
 
-    async def _connect(self, found: Registration) -> None:
+    async def _connect(self, found: Registration, leaves: bool) -> None:
         if self.fails is not None:
             raise self.fails
         self.connected_to.append(found)
+        self.left += leaves
 
     async def is_there(self, registration: Registration) -> bool:
         raise AssertionError("nobody asks for that here")
@@ -132,6 +133,24 @@ def test_while_its_link_is_up_it_is_not_asked() -> None:
         await scene.look(1000.0)
 
     assert play(scene).asked == 0
+
+
+def test_a_link_to_another_engine_is_left_for_where_its_own_is() -> None:
+    async def scene(scene: Scene) -> None:
+        await scene.look()
+        scene.up = True
+        scene.says = [THERE]
+        scene.discovery.leave(scene.followed)
+        await scene.look()
+        assert (len(scene.connected_to), scene.left) == (2, 1)
+        assert scene.connected_to[-1].endpoint == scene.followed.endpoint == THERE.endpoint
+        await scene.look(1000.0)
+        assert scene.asked == 2
+        scene.discovery.leave(scene.followed)  # it says the same again: there is nothing to leave
+        await scene.look(2000.0)
+        assert (len(scene.connected_to), scene.left) == (3, 1)
+
+    play(scene)
 
 
 def test_once_its_link_has_ended_it_is_asked_anew_and_connected_to_where_it_is_then() -> None:

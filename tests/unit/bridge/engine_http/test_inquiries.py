@@ -5,10 +5,12 @@ from collections import Counter
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from bridge.engine_http import inquiries as module
 from bridge.engine_http.answers import Process, PublisherSource
+from bridge.engine_http.client import NoAnswerError
 from bridge.engine_http.inquiries import Inquiries
 from bridge.engine_http.watch import EngineWatch
 from bridge.link_numbers import LinkNumber
@@ -27,6 +29,7 @@ class Source:
     answer: Process | None = PROCESS
     there: bool = True
     error: Exception | None = None
+    sources_at: str | Exception = "tcp://here:1"
     asked: list[str] = field(default_factory=list)
     go: asyncio.Event = field(default_factory=asyncio.Event)
     requests: Counter[str] = field(default_factory=Counter)
@@ -44,7 +47,10 @@ class Source:
         return self.answer
 
     async def sources(self, registration: Registration) -> list[PublisherSource]:
-        raise AssertionError("nobody asks for them here")
+        self.asked.append("sources")
+        if isinstance(self.sources_at, Exception):
+            raise self.sources_at
+        return [PublisherSource(0, self.sources_at, "", None)]
 
 
 @dataclass
@@ -63,13 +69,22 @@ class Scene:
     def __init__(self) -> None:
         self.source, self.links, self.engine = Source(), Links(), EngineWatch()
         self.answered: list[PublisherKey] = []
+        self.named: list[tuple[str, int]] = []
         self.faults = 0
         self.inquiries = Inquiries(
-            self.source, self.links, on_answer=self.answered.append, on_fault=self._fault
+            self.source,
+            self.links,
+            on_answer=self.answered.append,
+            on_named=self._named,
+            on_fault=self._fault,
         )
 
     def _fault(self) -> None:
         self.faults += 1
+
+    def _named(self, publisher: PublisherKey, endpoint: str, link: LinkNumber) -> bool:
+        self.named.append((endpoint, link))
+        return endpoint == "tcp://here:1"
 
     async def settle(self) -> None:
         while self.engine.inquiry is not None:  # noqa: ASYNC110 -- nothing tells
@@ -179,5 +194,27 @@ def test_who_is_followed_no_more_is_asked_nothing_more() -> None:
         await asyncio.sleep(0)
         assert scene.engine.inquiry is None
         assert not scene.engine.has_read(LinkNumber(1))
+
+    play(run())
+
+
+@pytest.mark.parametrize(
+    ("says", "is_read"),
+    [("tcp://here:1", True), ("tcp://there:1", False), (NoAnswerError("for a test"), False)],
+    ids=["here", "elsewhere", "silent"],
+)
+def test_a_process_is_that_of_a_link_which_leads_to_where_the_engine_says_to_be(
+    says: str | Exception, is_read: bool
+) -> None:
+    async def run() -> None:
+        scene = Scene()
+        scene.source.sources_at = says
+        scene.source.go.set()
+        one = msgspec.structs.replace(ONE, endpoint="http://10.0.0.7:8000")
+        scene.inquiries.read_process(one, scene.engine)
+        await scene.settle()
+        assert scene.source.asked == ["process", "sources"]
+        assert scene.engine.has_read(LinkNumber(1)) is is_read
+        assert scene.named == ([] if isinstance(says, Exception) else [(says, 1)])
 
     play(run())
