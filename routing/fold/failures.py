@@ -102,16 +102,18 @@ class Failures:
         self._ends: OrderedDict[ModelKey, deque[End]] = OrderedDict()
 
     def decided(self, now: float, decision: Decision) -> None:
-        """A request was sent somewhere: where it is a trial, no other one is, for a while."""
+        """A request was sent somewhere: where it is a trial, no other one is, for a while. What is
+        sent to one that is left out, as all others are, too, is none.
+        """
         if not len(self):
             return
         for place in {decision.chosen, decision.decode} - {-1}:
             target = decision.target(place)
             one = self._find(target)
-            if one is not None and one.is_failing(now):
+            if one is not None and one.is_failing(now) and now >= one.until:
                 one = self._change(target, one)
                 one.times += 1
-                one.until = max(one.until, now + one.backoff_s)
+                one.until = now + one.backoff_s
 
     def reported(self, now: float, booking: Booking, event: OutcomeEvent) -> None:
         """Something new was reported of a request; `now` by the time of records."""
@@ -164,7 +166,7 @@ class Failures:
             return
         one = self._change(target, one)
         if one.since:
-            one.times -= 1  # this trial was none that failed
+            one.times = max(one.times - 1, 0)  # this trial was none that failed
         one.run, one.since = 0, 0.0
         if is_end:
             one.broken = 0

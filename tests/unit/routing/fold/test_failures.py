@@ -2,7 +2,13 @@
 
 import pytest
 
-from routing.fold.failures import FAILING_BACKOFF_MAX_S, FAILING_QUIET_S, FAILING_RUN, Failures
+from routing.fold.failures import (
+    FAILING_BACKOFF_FIRST_S,
+    FAILING_BACKOFF_MAX_S,
+    FAILING_QUIET_S,
+    FAILING_RUN,
+    Failures,
+)
 from routing.fold.fold import RoutingFold
 from schemas.routing_records import (
     DecisionsRecord,
@@ -216,3 +222,23 @@ def test_a_restored_fold_goes_on_likewise() -> None:
     other = Failures()
     other.restore(world.fold.failures.state())
     assert other.is_left_out(A, world.now)
+
+
+def test_what_all_are_sent_while_all_are_left_out_is_no_trial() -> None:
+    """Else an outage of three seconds would keep all but one away for half a minute."""
+    world = World()
+    for place in range(4):
+        world.ends(place, FIRST, DONE, times=16)
+    for _ in range(75):
+        world.now += 0.04
+        for place in range(4):
+            world.ends(place, FAILED)
+    assert world.is_failing(A)
+    assert world.is_failing(B)
+    world.now += 4 * FAILING_BACKOFF_FIRST_S
+    assert not world.is_out(A)
+    assert not world.is_out(B)
+    world.ends(0, FIRST, DONE)
+    world.ends(1, FIRST, DONE)
+    assert not world.is_failing(A)
+    assert not world.is_failing(B)
