@@ -516,8 +516,7 @@ class BatchDecoder:
             event, details = self._read_form(msgspec.Raw(unknown.rest))
             if event is None:
                 raise EventError(DropReason.MALFORMED_EVENT, either(*details))
-            is_clear = isinstance(event, ClearedEvent | TierClearedEvent)
-            if is_clear and not unknown.are_empty:
+            if event.clears and not unknown.are_empty:
                 return event, EventError(DropReason.UNKNOWN_FIELD, detail)
             if not (event.removes or unknown.are_empty):
                 event = UnknownStore(event, detail)

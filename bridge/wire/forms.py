@@ -19,11 +19,13 @@ class WireEvent(msgspec.Struct, gc=False):
     """One event as an engine sends it.
 
     Attributes:
+        clears: whether all is gone by it: what is not known of it may say of what alone.
         removes: whether what it names is gone whatever else it says, so that it is applied though
             it has fields that are not known.
     """
 
     removes: ClassVar[bool] = False
+    clears: ClassVar[bool] = False
 
     @property
     def medium_name(self) -> str | None:
@@ -207,6 +209,7 @@ class ClearedEvent(WireEvent):
     medium: str | None = None
 
     removes: ClassVar[bool] = True
+    clears: ClassVar[bool] = True
 
     @property
     def settles_medium(self) -> bool:
@@ -225,6 +228,7 @@ class TierClearedEvent(WireEvent):
     medium: str
 
     removes: ClassVar[bool] = True
+    clears: ClassVar[bool] = True
 
     @property
     def settles_medium(self) -> bool:

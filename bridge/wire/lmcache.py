@@ -81,6 +81,7 @@ class _Lost(WireEvent, tag=LOST, tag_field="kind", forbid_unknown_fields=True):
 
 class _Cleared(WireEvent, tag=CLEARED, tag_field="kind", forbid_unknown_fields=True):
     removes: ClassVar[bool] = True
+    clears: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""

@@ -256,6 +256,7 @@ class _Removed(_OfObject, tag="removed", forbid_unknown_fields=True):
 
 class _Cleared(_Event, tag="cleared", forbid_unknown_fields=True):
     removes: ClassVar[bool] = True
+    clears: ClassVar[bool] = True
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`. A master has one backend, and a tenant's objects go at once."""

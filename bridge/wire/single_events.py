@@ -173,6 +173,9 @@ def with_unknown(read: ReadEvent, unknown: KnownPart) -> ReadEvent:
         return read
     detail = f"Expected no field that is not known, got: {unknown.unknown[:200]}"
     stores = [event for event in read.events if isinstance(event, StoredBlocks) and event.hashes]
+    clears = bool(read.events) and all(isinstance(one, ClearedBlocks) for one in read.events)
+    if clears and not unknown.are_empty:  # it may have meant less
+        return read._replace(dropped=[EventError(DropReason.UNKNOWN_FIELD, detail)])
     if not stores or unknown.are_empty:
         return read._replace(dropped=[ToleratedError(DropReason.UNKNOWN_FIELD, detail)])
     events = [_named(event) if isinstance(event, StoredBlocks) else event for event in read.events]

@@ -12,6 +12,8 @@ import xxhash
 from bridge.wire import DecodedBatch, open_source, single_events
 from bridge.wire.drop_reasons import DropReason
 from bridge.wire.dynamo import KIND
+from bridge.wire.known_part import KnownPart
+from bridge.wire.single_events import ReadEvent, with_unknown
 from schemas.arrays import PythonArrayPacker
 from schemas.errors import FrameError, LeftOutError, ToleratedError
 from schemas.events import TOKEN_HASH_SEED, BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
@@ -242,3 +244,19 @@ def test_the_released_publisher_passes_on_every_store_and_the_last_removal() -> 
     assert "dynamo-1.6.1/stored-again" in names
     assert "dynamo-1.6.1/removed-first" not in names
     assert "dynamo-1.6.1/removed-last" in names
+
+
+@pytest.mark.parametrize(
+    ("unknown", "are_empty", "is_tolerated"),
+    [("scope", False, False), ("scope", True, True), ("", False, None)],
+    ids=["says something", "says nothing", "none"],
+)
+def test_a_clear_of_which_not_all_is_known_may_have_meant_less(
+    unknown: str, are_empty: bool, is_tolerated: bool | None
+) -> None:
+    """It is applied, and its publisher's state says so."""
+    read = ReadEvent([ClearedBlocks(sequence=1)])
+    found = with_unknown(read, KnownPart(None, unknown, are_empty))
+    assert found.events == read.events
+    errors = [isinstance(error, ToleratedError) for error in found.dropped]
+    assert errors == ([] if is_tolerated is None else [is_tolerated])
