@@ -303,9 +303,8 @@ class Tokenizer:
             raise _no_tokenizer(model)
         is_answered = True
         try:
-            engine = self._awake(engines, PAUSE_S, has_media=False)
-            body = question(prompt, engine.kind)
-            content = cut_off(await self._ask(engine, body, TOKENIZE_WAIT_S), prompt.truncation)
+            engine, answer = await self._first_answer(prompt, engines)
+            content = cut_off(answer, prompt.truncation)
         except NoTokensError as error:
             is_answered = error.reason is NoTokens.ENGINE_REFUSES
             raise
@@ -318,6 +317,17 @@ class Tokenizer:
             self._proofs.prove(prompt.model, made.shape, engine, tells_date=True)
         is_proven = self._are_proven(made, tenant_id)
         return Tokens(content, TokenSource.ENGINE, is_proven=is_proven)
+
+    async def _first_answer(self, prompt: _Text, engines: Sequence[Engine]) -> tuple[Engine, bytes]:
+        """Of one engine; where that is silent, of another one."""
+        engine = self._awake(engines, PAUSE_S, has_media=False)
+        try:
+            return engine, await self._ask(engine, question(prompt, engine.kind), TOKENIZE_WAIT_S)
+        except NoTokensError as error:
+            if error.reason is not NoTokens.ENGINE_SILENT or len(engines) == 1:
+                raise
+        engine = self._awake(engines, PAUSE_S, has_media=False)  # it is not asked for a while
+        return engine, await self._ask(engine, question(prompt, engine.kind), TOKENIZE_WAIT_S)
 
     async def _asked_about_media(self, prompt: ChatPrompt, tenant_id: str) -> Tokens:
         """What an engine makes of a chat with media: it has to read them, and may be slow."""

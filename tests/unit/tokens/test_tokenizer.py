@@ -723,6 +723,15 @@ def _called(arguments: str, name: str = "f") -> dict[str, Any]:
     return {"messages": [asked, answer | {"tool_calls": [call]}, result]}
 
 
+def test_where_one_engine_is_silent_another_one_is_asked(path: Path) -> None:
+    other = Engine("http://other", "vLLM")
+    world = World(path, ENGINE, other, models=False)
+    world.engines.others[other.url] = silent
+    found = world.run(*[world.tokens(TEXT)] * 4)
+    assert len({one.content for one in found}) == 1
+    assert world.tokenizer.missing == {}
+
+
 @pytest.mark.parametrize("has_files", [True, False])
 def test_engines_that_differ_from_each_other_prove_nothing(path: Path, has_files: bool) -> None:
     """Whichever is asked: each makes the tokens of its own flags."""
