@@ -86,7 +86,8 @@ class UnknownScopes:
         self._clock = clock
         self._known: frozenset[tuple[str, ...]] = frozenset()
         self._read_at = -KNOWN_SCOPES_S
-        self._asked: dict[PrefixScope, UnknownScope] = {}
+        # With what was not known of each when it was asked last.
+        self._asked: dict[PrefixScope, tuple[UnknownScope, str]] = {}
 
     def note(self, scope: PrefixScope) -> ScopeMismatch | None:
         """A question about the scope found nobody. Cost O(scopes) once in KNOWN_SCOPES_S.
@@ -99,8 +100,8 @@ class UnknownScopes:
             before = self._asked.pop(scope, None)
             if len(self._asked) >= UNKNOWN_SCOPES_MAX:
                 self._asked.pop(next(iter(self._asked)))
-            count = 1 if before is None else before.times + 1
-            self._asked[scope] = UnknownScope(scope, count, self._clock())
+            count = 1 if before is None else before[0].times + 1
+            self._asked[scope] = UnknownScope(scope, count, self._clock()), why.field
         return why
 
     def why(self, scope: PrefixScope) -> ScopeMismatch | None:
@@ -121,13 +122,15 @@ class UnknownScopes:
         return None
 
     def asked(self, admits: Callable[[str], bool]) -> list[tuple[UnknownScope, ScopeMismatch]]:
-        """Those of the last UNKNOWN_SCOPES_S that are still unknown, the latest first."""
+        """Those of the last UNKNOWN_SCOPES_S that are still unknown by the same of their name, the
+        latest first: a model that was unregistered since was registered when it was asked for.
+        """
         since = self._clock() - UNKNOWN_SCOPES_S
         found = []
-        for one in reversed(list(self._asked.values())):
+        for one, field in reversed(list(self._asked.values())):
             if one.at >= since and admits(one.scope.tenant_id):
                 why = self.why(one.scope)
-                if why is not None:
+                if why is not None and why.field == field:
                     found.append((one, why))
         return found
 

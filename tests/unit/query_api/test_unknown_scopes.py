@@ -1,5 +1,7 @@
 """What is said of a scope that nobody has."""
 
+import asyncio
+
 import pytest
 
 from query_api.unknown_scopes import (
@@ -10,6 +12,7 @@ from query_api.unknown_scopes import (
     UnknownScopes,
 )
 from schemas.identities import PrefixScope
+from schemas.registration import Unregistration
 from tests.fakes import FakeTable, registration
 
 SCOPE = PrefixScope("default", "m", "", 16, "")
@@ -99,6 +102,22 @@ def test_what_was_asked_is_kept_for_a_while_and_while_it_is_unknown(
     clock.now += UNKNOWN_SCOPES_S
     assert len(unknown.asked(lambda tenant_id: True)) == 1
     clock.now += 1.0
+    assert unknown.asked(lambda tenant_id: True) == []
+
+
+def test_a_model_that_was_unregistered_since_was_known_when_it_was_asked_for(
+    table: FakeTable, unknown: UnknownScopes, clock: Clock
+) -> None:
+    register(table)
+    assert unknown.note(SCOPE._replace(lora_name="adapter")) is not None
+    assert len(unknown.asked(lambda tenant_id: True)) == 1
+    for one in table.registered():
+        if one.model_name == "m":
+            asyncio.run(table.unregister(Unregistration.of(one)))
+    clock.now += KNOWN_SCOPES_S
+    why = unknown.why(SCOPE)
+    assert why is not None
+    assert why.field == "model"
     assert unknown.asked(lambda tenant_id: True) == []
 
 
