@@ -245,3 +245,40 @@ def test_a_state_comes_back_from_its_bytes_and_goes_on_alike(
         for time, target, text, lasts in after:
             note(holders, time + 10.0, target, text, lasts, capacity if target == A else 0)
     assert msgspec.msgpack.encode(again.state()) == msgspec.msgpack.encode(whole.state())
+
+
+class AlwaysMade(PredictedHolders):
+    """The specification: marks that were made before are made once more."""
+
+    def _made_again(self, *_: object) -> bool:
+        return False
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["decided", "decided", "decided", "failed"]),
+            st.sampled_from([A, B]),
+            st.sampled_from(["abcdwxyz", "abcd", "abcdefgh", "x", ""]),
+            st.sampled_from([PREDICTED_S, APPROXIMATE_S]),
+            st.sampled_from([0, 0, 0, 12]),
+            st.sampled_from([0.0, 0.5, 3.0]),
+        ),
+        max_size=40,
+    )
+)
+def test_marks_that_are_made_again_are_as_if_they_were_made(
+    steps: list[tuple[str, Target, str, float, int, float]],
+) -> None:
+    kept, made, now = PredictedHolders(), AlwaysMade(), 0.0
+    for kind, target, text, lasts, capacity, pause in steps:
+        now += pause
+        for holders in (kept, made):
+            if kind == "failed":
+                holders.failed(target, SCOPE, marks_in(text))
+            else:
+                note(holders, now, target, text, lasts, capacity)
+        assert kept.state() == made.state()
+        assert kept._index.size_bytes == made._index.size_bytes
+        for text_asked in ("abcdwxyz", "abcdefgh"):
+            assert longest(kept, text_asked, now) == longest(made, text_asked, now)
