@@ -163,10 +163,8 @@ def _of_metrics(body: bytes, dp_rank: int) -> dict[str, Any]:
         if caching in ("true", "false"):
             said["caches"] = caching == "true"
     ranks = sorted(int(one) for one in cores if _number(one) or one == "0")
-    if (
-        len(ranks) > 1 and ranks[-1] <= DP_RANK_MAX
-    ):  # each core publishes; releases before 0.31 say it nowhere else
-        said["ranks"] = tuple(ranks)
+    if len(ranks) > 1 and ranks[-1] <= DP_RANK_MAX:
+        said["ranks"] = tuple(ranks)  # each publishes; releases before 0.31 say it nowhere else
     return said
 
 
