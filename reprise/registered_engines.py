@@ -75,10 +75,10 @@ class RegisteredEngines:
         self, base_url: str, path: str, body: bytes, *, wait_s: float, bytes_max: int
     ) -> EngineAnswer:
         """See `Engines`."""
-        status, answer, _ = await post(
+        reply = await post(
             base_url, path, body, wait_s=wait_s, bytes_max=bytes_max, kept=self._kept
         )
-        return EngineAnswer(status, answer)
+        return EngineAnswer(reply.status, reply.body)
 
 
 def _renders(one: ServiceView) -> bool:

@@ -13,6 +13,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -48,11 +49,13 @@ class Reply(NamedTuple):
     Attributes:
         body: where that was asked for.
         location: where a redirect leads, as it came; "" for none.
+        date: by the engine's clock, Unix seconds, up to a second earlier; 0 where it does not say.
     """
 
     status: int
     body: bytes
     location: str = ""
+    date: float = 0.0
 
 
 class _Question(NamedTuple):
@@ -183,6 +186,7 @@ class _ResponseParser:
         self.answers = 0
         self.body = bytearray()
         self.location = ""
+        self.date = 0.0
 
     def on_message_begin(self) -> None:
         self.answers += 1
@@ -194,6 +198,9 @@ class _ResponseParser:
         self.is_last |= name == b"connection" and b"close" in value.lower()
         if name == b"location":
             self.location = value.decode("latin-1")
+        elif name == b"date":
+            with suppress(ValueError, TypeError, OverflowError):
+                self.date = parsedate_to_datetime(value.decode("latin-1")).timestamp()
 
     def on_headers_complete(self) -> None:
         self.has_head = True
@@ -424,7 +431,7 @@ async def _read(
     if has_body and parsed.has_length and not (parsed.is_whole or is_cut):
         raise NoAnswerError(f"{url.authority} broke its answer off")
     body = bytes(parsed.body) if with_body else b""
-    reply = Reply(parser.get_status_code(), body, parsed.location)
+    reply = Reply(parser.get_status_code(), body, parsed.location, parsed.date)
     is_open = parsed.is_whole and not (is_cut or parsed.is_last)
     return reply, is_open and parser.get_http_version() == "1.1"
 

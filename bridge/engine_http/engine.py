@@ -14,6 +14,7 @@ path, and one with an API key answers 401.
 
 import asyncio
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
@@ -39,6 +40,7 @@ from bridge.engine_http.facts import (
 )
 from bridge.engine_http.load_answers import WAYS
 from bridge.sockets.allowed_engines import ALLOWED
+from schemas.clock import REAL_CLOCK
 from schemas.engine_facts import EngineFacts
 from schemas.errors import EndpointError, RegistrationError
 from schemas.limits import KIB, PUBLISHERS_MAX
@@ -53,6 +55,17 @@ _NOT_FOUND: Final = (404, 405)
 _METRICS: Final = "/metrics"
 _FILTERED: Final = metrics_path(CACHE_METRIC, SLEEP_METRIC)
 _SLEEPING: Final = "/is_sleeping"
+
+
+class Bodies(dict[str, bytes]):
+    """What an engine answers with status 200, by path.
+
+    Attributes:
+        apart_most: by how much our monotonic clock is ahead of the engine's of Unix seconds, at the
+            most, as its answers say; infinite where they say no time.
+    """
+
+    apart_most = math.inf
 
 
 class NoEngineError(Exception):
@@ -130,16 +143,22 @@ class EngineHttp:
     Args:
         wait_s: for each answer.
         requests: where they are counted; None: apart.
+        clock: monotonic seconds.
 
     Attributes:
         requests: by what came of them: `answered`, `refused` (500 and above), `silent`.
     """
 
     def __init__(
-        self, *, wait_s: float = HTTP_ENGINE_WAIT_S, requests: Counter[str] | None = None
+        self,
+        *,
+        wait_s: float = HTTP_ENGINE_WAIT_S,
+        requests: Counter[str] | None = None,
+        clock: Callable[[], float] = REAL_CLOCK.monotonic,
     ) -> None:
         self.requests: Counter[str] = Counter() if requests is None else requests
         self._wait_s = wait_s
+        self._clock = clock
         # Engines that do not answer leave places to those that do.
         self._places = asyncio.Semaphore(HTTP_ENGINES_AT_ONCE_MAX)
         self._silent_places = asyncio.Semaphore(HTTP_SILENT_AT_ONCE_MAX)
@@ -193,7 +212,7 @@ class EngineHttp:
             )
         return sources
 
-    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+    async def bodies(self, registration: Registration) -> Bodies:
         """What it answers that says what it is, by path: two to six requests, one after the
         other.
 
@@ -206,9 +225,11 @@ class EngineHttp:
         reply = await self._first(url, (_FILTERED, _METRICS) if has_metrics else kind.process)
         if has_metrics and reply.status == 200 and CACHE_METRIC not in reply.body:
             reply = await self._get(url, _METRICS, with_body=True)
-        found = {kind.process[0]: reply.body} if reply.status == 200 else {}
+        found = Bodies({kind.process[0]: reply.body} if reply.status == 200 else {})
         for path in kind.facts:
             said = await self._get(url, path, with_body=True)
+            if said.date:
+                found.apart_most = min(found.apart_most, self._clock() - said.date)
             if said.status == 200:
                 found[path] = said.body
         if has_metrics and SLEEP_METRIC not in found.get(_METRICS, b""):

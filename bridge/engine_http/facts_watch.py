@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.engine import NoEngineError, can_ask
+from bridge.engine_http.engine import Bodies, NoEngineError, can_ask
 from bridge.supervision import cancel
 from schemas.clock import REAL_CLOCK
 from schemas.engine_facts import EngineFacts
@@ -36,11 +36,15 @@ class DescribedPublisher(Protocol):
     facts: EngineFacts | None
     http_trouble: str
 
+    def note_clock(self, apart_most: float) -> None:
+        """See `Lateness.note_clock`."""
+        ...
+
 
 class FactsSource(Protocol):
     """Asks engines; see `bridge.engine_http.engine.EngineHttp`."""
 
-    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+    async def bodies(self, registration: Registration) -> Bodies:
         """What it answers that says what it is, by path; see `EngineHttp.bodies`."""
         ...
 
@@ -113,6 +117,8 @@ class FactsWatch:
         try:
             bodies = await self._source.bodies(registration)
             found = [self._source.facts(one.registration, bodies) for one in its]
+            for one in its:
+                one.note_clock(bodies.apart_most)
         except NoEngineError as error:
             trouble = shortened(str(error))
         except (NoAnswerError, EndpointError) as error:

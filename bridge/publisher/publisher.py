@@ -306,6 +306,10 @@ class Publisher:
         self.endpoint, self.has_no_endpoint = endpoint, False
         self.replay.endpoint = replay_endpoint
 
+    def note_clock(self, apart_most: float) -> None:
+        """Its engine has said over HTTP what the time is: see `Lateness.note_clock`."""
+        self.sequencer.stream.arrivals.note_clock(apart_most)
+
     def own(self, link: LinkNumber) -> None:
         """Its engine has said over that link that this leads to it."""
         self._own_link = link

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from bridge.engine_http.answers import Process, PublisherSource
 from bridge.engine_http.bounds import HTTP_ENGINE_WAIT_S
 from bridge.engine_http.client import NoAnswerError
+from bridge.engine_http.engine import Bodies
 from bridge.link_numbers import LinkNumber
 from bridge.publisher.replay_client import Replayer, ReplaySocket
 from bridge.sockets.raw_message import RawMessage
@@ -308,7 +309,7 @@ class SimulatedEngineHttp:
         self._rng = rng
         self._engines = {engine.publisher: engine for engine in engines}
 
-    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+    async def bodies(self, registration: Registration) -> Bodies:
         """Of what they are these say nothing."""
         raise NoAnswerError(f"{registration.http_url} does not say what it is")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from collections.abc import Coroutine
 from typing import Any
 
@@ -231,3 +232,26 @@ def test_only_some_kinds_are_asked() -> None:
     assert can_ask(PublisherKind("vLLM"))
     assert can_ask(PublisherKind("SGLang"))
     assert not can_ask(PublisherKind("Mooncake"))
+
+
+@pytest.mark.parametrize(
+    ("date", "apart_most"),
+    [
+        ("Mon, 30 Nov 2026 22:00:00 GMT", 100.0 - 1796076000.0),
+        ("tomorrow", math.inf),
+        ("", math.inf),
+    ],
+)
+def test_an_engine_tells_its_clock_with_each_answer(date: str, apart_most: float) -> None:
+    async def scene() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            head = f"HTTP/1.1 200 x\r\n{date and f'Date: {date}'}\r\nContent-Length: 2\r\n\r\n{{}}"
+            writer.write(head.replace("\r\n\r\nContent", "\r\nContent").encode())
+
+        async with serving(serve) as url:
+            one = msgspec.structs.replace(registration(), endpoint=url)
+            found = await EngineHttp(clock=lambda: 100.0).bodies(one)
+        assert found.apart_most == apart_most
+
+    asyncio.run(scene())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from bridge.engine_http.client import NoAnswerError
-from bridge.engine_http.engine import NoEngineError
+from bridge.engine_http.engine import Bodies, NoEngineError
 from bridge.engine_http.facts_watch import FACTS_AGAIN_S, FACTS_RETRY_S, FactsWatch
 from schemas.engine_facts import EngineFacts
 from schemas.registration import PublisherKind, Registration
@@ -17,6 +17,10 @@ class Followed:
     registration: Registration
     facts: EngineFacts | None = None
     http_trouble: str = ""
+    apart_most: float = 0.0
+
+    def note_clock(self, apart_most: float) -> None:
+        self.apart_most = apart_most
 
 
 @dataclass
@@ -24,11 +28,13 @@ class Source:
     asked: Counter[str] = field(default_factory=Counter)
     error: Exception | None = None
 
-    async def bodies(self, registration: Registration) -> dict[str, bytes]:
+    async def bodies(self, registration: Registration) -> Bodies:
         self.asked[registration.http_url] += 1
         if self.error is not None:
             raise self.error
-        return {"/version": b"7"}
+        found = Bodies({"/version": b"7"})
+        found.apart_most = 5.0
+        return found
 
     def facts(self, registration: Registration, bodies: dict[str, bytes]) -> EngineFacts:
         return EngineFacts(version=bodies["/version"].decode(), blocks=registration.dp_rank)
@@ -78,6 +84,7 @@ def test_an_engine_is_asked_once_for_all_of_its_ranks_and_then_now_and_again() -
         assert bench.source.asked == {"http://e:1": 1, "http://other:1": 1}
         told = [followed.facts and followed.facts.blocks for followed in bench.followed]
         assert told == [0, 1, 0]
+        assert {followed.apart_most for followed in bench.followed} == {5.0}
         bench.now += FACTS_AGAIN_S / 2
         await bench.look()
         assert bench.source.asked["http://e:1"] == 1

@@ -1,5 +1,7 @@
 """How late batches come, whatever the engine's clock says."""
 
+import math
+
 import pytest
 
 from bridge.publisher.lateness import LATENESS_COMPARED, Lateness
@@ -91,3 +93,24 @@ def test_a_clock_that_is_no_unix_time_is_not_judged() -> None:
 def test_a_clock_that_was_set_back_is_found_after_a_while() -> None:
     said = [behind(*[-0.1] * 9, *[90.0] * turns) for turns in (9, 3 * LATENESS_COMPARED)]
     assert said == [0.0, pytest.approx(90.0)]
+
+
+def test_a_link_that_was_slow_from_the_first_batch_on_is_late_by_the_clock_that_is_told() -> None:
+    engine_ahead = 1.7e9  # of our monotonic clock
+    lateness = Lateness()
+    lateness.note(engine_ahead + 10.0, 18.0)
+    assert lateness.late_s == 0.0, "its clock may be 8 s behind"
+    lateness.note_clock(-engine_ahead + 1.0)
+    lateness.note(engine_ahead + 11.0, 19.0)
+    assert lateness.late_s == pytest.approx(7.0)
+    lateness.note(engine_ahead + 20.0, 20.2)
+    assert lateness.late_s == pytest.approx(0.0)
+    lateness.note_clock(math.inf)
+    lateness.note(engine_ahead + 21.0, 21.2)
+    assert lateness.late_s == pytest.approx(0.0)
+
+
+def test_an_engine_without_unix_time_is_not_late_by_its_hosts_clock() -> None:
+    lateness = Lateness(-1.7e9)
+    lateness.note(5.0, 100.0)
+    assert lateness.late_s == 0.0
