@@ -49,8 +49,9 @@ def republish(
 ) -> None:
     """Publish the events of all engines again, as vLLM's, until Ctrl-C.
 
-    Other indexers read one address in place of one of each engine, whatever the engines are. Topics
-    are `kv@INSTANCE@MODEL`. It begins with the oldest record of the log, and goes on as that grows.
+    Other indexers read one address in place of one of each engine, of any type. Topics are
+    `kv@INSTANCE@MODEL`. The first events are those of the log's oldest record; new ones follow as
+    the log grows.
 
     \b
     reprise republish --data DIR --bind tcp://127.0.0.1:5557
