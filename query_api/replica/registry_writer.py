@@ -1,8 +1,8 @@
 """`/register` and `/unregister` on a replica: entries of the registry topic.
 
 A request is checked against the registry as this replica has read it, written with acks=all, and
-answered once the log has it. Repeating a request that failed is safe: what is written once more is
-no change. A pool is as many entries as the events have partitions. Two replicas that
+answered once the log has it. Repeating a request that failed is safe: what was written is no
+change the second time. A pool is as many entries as the events have partitions. Two replicas that
 write different registrations of one publisher at once cannot know of each other; see
 `query_api.replica.registry_table`.
 """
@@ -101,7 +101,6 @@ class RegistryWriter:
 
         What is replaced goes last: where Kafka goes away meanwhile, both are registered until the
         request is repeated. An entry of the same publisher takes the place of the one before it.
-        One that is no change is written, too: another replica may have unregistered it just now.
         """
         async with self._lock:
             registered = dict(self._registrations())
@@ -109,14 +108,12 @@ class RegistryWriter:
             replaced += restated_by(registration, registered) if restate else []
             for one in replaced:
                 del registered[one.publisher]
-            members = self._members(registration)
-            if any([is_new(one, registered) for one in members]):
+            new = [one for one in self._members(registration) if is_new(one, registered)]
+            if new:
                 self._check(registration)
-            for one in members:
+            for one in new:
                 await self._send(one.publisher, one)
-            for publisher in {one.publisher for one in replaced} - {
-                one.publisher for one in members
-            }:
+            for publisher in {one.publisher for one in replaced} - {one.publisher for one in new}:
                 await self._send(publisher, None)
 
     def _members(self, registration: Registration) -> list[Registration]:
