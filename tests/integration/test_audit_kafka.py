@@ -196,7 +196,11 @@ def test_while_kafka_is_away_queries_go_on_and_what_they_got_is_proven_later(
         until(replica.is_ready, what="the replica is ready")
         ask([replica], load, 10)
         own_broker.kill()
-        ask([replica], load, 10)
+        until(
+            lambda: ask([replica], load, 10) > 0 and "audit" in conditions_of(replica),
+            what="some wait for Kafka",
+            timeout_s=60,
+        )
         terminate(replica)
         assert "Kafka did not take" in replica.output()
     finally:
