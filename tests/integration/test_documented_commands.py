@@ -103,6 +103,11 @@ class World:
 
         until(are_there, what=f"the blocks of {name}")
 
+    def has_spare(self) -> bool:
+        """Whether the spare engine is registered, and linked."""
+        services = self.service.get("/services")[1]["services"]
+        return any(one["Connected"] and one["Endpoint"] == self.spare.endpoint for one in services)
+
     @property
     def position(self) -> str:
         found: str = self.service.digest()["position"]
@@ -221,6 +226,8 @@ class Reader:
             done = self._typed(text)
             said = f"{command.place}\n{text}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
             assert done.returncode == expected_of(command), said
+            if "/workers -H" in text:  # the next command asks for it
+                until(self.world.has_spare, what="the link to the worker")
 
     def _typed(self, text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
