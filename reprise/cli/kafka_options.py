@@ -1,6 +1,7 @@
 """The options of every command that uses Kafka, each by flag and by environment variable."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
@@ -32,3 +33,16 @@ def kafka_options(*, makes_topics: bool = False) -> Callable[[CommandT], Command
 def is_by_flag(context: click.Context) -> bool:
     """Whether `--kafka` itself is given, and not the variable alone."""
     return context.get_parameter_source("kafka_brokers") is ParameterSource.COMMANDLINE
+
+
+def check_one_source(
+    context: click.Context, kafka: KafkaSettings | None, data: Path | None
+) -> None:
+    """Accepts a log in Kafka, or in a data directory, which counts more than the variable.
+
+    Raises:
+        click.UsageError: neither is given, or both.
+    """
+    if (data is None and kafka is None) or (data is not None and is_by_flag(context)):
+        got = "neither" if data is None else "both"
+        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")

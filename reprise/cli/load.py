@@ -8,7 +8,7 @@ import click
 from brokers.broker_settings import KafkaSettings
 from console.interruption import asked_to_stop
 from console.progress import progress_shown
-from reprise.cli.kafka_options import is_by_flag, kafka_options
+from reprise.cli.kafka_options import check_one_source, kafka_options
 from reprise.cli.publishing import say_notes
 from reprise.cli.registration_options import registration_options
 from reprise.cli.replay import records_of
@@ -63,10 +63,7 @@ def load(
     from replay.capture.reader import Capture
     from replay.loading import load_into_kafka, load_into_log
 
-    kafka_by_flag = is_by_flag(context)
-    if (data is None and kafka is None) or (data is not None and kafka_by_flag):
-        got = "neither" if data is None else "both"
-        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
+    check_one_source(context, kafka, data)
     with Capture(file) as capture:
         say_notes(capture)
 

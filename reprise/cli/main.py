@@ -17,17 +17,8 @@ _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _OWN: Final = (
     *("up", "gateway", "verify", "audit", "tail", "get", "gaps", "repair", "backup", "restore"),
     *("keys", "capture", "replay", "republish", "load", "trace", "simulate", "miss-ratio"),
-    *(
-        "export",
-        "bridge",
-        "streams",
-        "serve",
-        "config",
-        "discover",
-        "relay",
-        "curve-key",
-        "publishers",
-    ),
+    *("export", "bridge", "streams", "serve", "config", "discover", "relay", "curve-key"),
+    "publishers",
 )
 
 COMMANDS: Final = {

@@ -10,7 +10,7 @@ from console.param_types import Amount
 from console.terminal import printable
 from reprise.bounds import OPTION_HOURS_MAX
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import is_by_flag, kafka_options
+from reprise.cli.kafka_options import check_one_source, kafka_options
 
 
 @click.command()
@@ -62,9 +62,7 @@ def republish(
     from streams.log.record_lines import StreamFilter
     from streams.log.tail import TailOptions, read_embedded, read_kafka
 
-    if (data is None and kafka is None) or (data is not None and is_by_flag(context)):
-        got = "neither" if data is None else "both"
-        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
+    check_one_source(context, kafka, data)
     options = TailOptions(follow=True, from_beginning=True)
     with asked_to_stop() as stopped:
         publishers = CapturePublishers([0], bind, replay_socket or "", stopped=stopped)

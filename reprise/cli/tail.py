@@ -8,7 +8,7 @@ from brokers.broker_settings import KafkaSettings
 from console.output import quiet_output
 from console.terminal import printable_json
 from reprise.cli.data_option import existing_data
-from reprise.cli.kafka_options import is_by_flag, kafka_options
+from reprise.cli.kafka_options import check_one_source, kafka_options
 
 
 @click.command()
@@ -48,10 +48,7 @@ def tail(
     from streams.log.record_lines import StreamFilter
     from streams.log.tail import TailOptions, tail_embedded, tail_kafka
 
-    kafka_by_flag = is_by_flag(context)
-    if (data is None and kafka is None) or (data is not None and kafka_by_flag):
-        got = "neither" if data is None else "both"
-        raise click.UsageError(f"Expected one of --kafka and --data, got {got}")
+    check_one_source(context, kafka, data)
     options = TailOptions(
         wanted=StreamFilter(tenant, model, instance),
         follow=follow,
