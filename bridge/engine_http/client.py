@@ -13,7 +13,6 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Final, NamedTuple
 
@@ -49,13 +48,13 @@ class Reply(NamedTuple):
     Attributes:
         body: where that was asked for.
         location: where a redirect leads, as it came; "" for none.
-        date: by the engine's clock, Unix seconds, up to a second earlier; 0 where it does not say.
+        date: by the engine's clock, as it came; "" for none.
     """
 
     status: int
     body: bytes
     location: str = ""
-    date: float = 0.0
+    date: str = ""
 
 
 class _Question(NamedTuple):
@@ -186,7 +185,7 @@ class _ResponseParser:
         self.answers = 0
         self.body = bytearray()
         self.location = ""
-        self.date = 0.0
+        self.date = ""
 
     def on_message_begin(self) -> None:
         self.answers += 1
@@ -199,8 +198,7 @@ class _ResponseParser:
         if name == b"location":
             self.location = value.decode("latin-1")
         elif name == b"date":
-            with suppress(ValueError, TypeError, OverflowError):
-                self.date = parsedate_to_datetime(value.decode("latin-1")).timestamp()
+            self.date = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self.has_head = True

@@ -32,6 +32,7 @@ class UnplacedPublisher(Protocol):
     """What is to be found out of a publisher; see `bridge.publisher.publisher.Publisher`."""
 
     registration: Registration
+    endpoint: str  # that was found last; "" before
 
     def locate(self, endpoint: str, replay_endpoint: str) -> None:
         """Its engine has said where it publishes, and replays."""
@@ -45,13 +46,12 @@ class UnplacedPublisher(Protocol):
 class _SoughtEngine:
     """One publisher, and when its engine is asked next if it has no link by then."""
 
-    __slots__ = ("asking", "at", "endpoint", "followed", "leaves", "refusal")
+    __slots__ = ("asking", "at", "followed", "leaves", "refusal")
 
     def __init__(self, followed: UnplacedPublisher) -> None:
         self.followed = followed
         self.at = 0.0
         self.asking: asyncio.Task[None] | None = None
-        self.endpoint = ""  # that was found last
         self.refusal = ""  # that was logged last
         self.leaves = False  # its link is another engine's
 
@@ -93,7 +93,7 @@ class EndpointDiscovery:
             _logger.warning(
                 "%s does not publish at %s any more: leaving the link to that",
                 _name(followed.registration),
-                sought.endpoint,
+                followed.endpoint,
             )
             sought.leaves, sought.at = True, 0.0
 
@@ -149,7 +149,8 @@ class EndpointDiscovery:
         found = msgspec.structs.replace(
             registration, endpoint=source.endpoint, replay_endpoint=replay_endpoint
         )
-        if source.endpoint != sought.endpoint:
+        is_new = source.endpoint != followed.endpoint
+        if is_new:
             _logger.info(
                 "%s publishes at %s%s, as %s says",
                 _name(registration),
@@ -157,8 +158,8 @@ class EndpointDiscovery:
                 f" and replays at {replay_endpoint}" if replay_endpoint else "",
                 registration.endpoint,
             )
-        leaves = sought.leaves and source.endpoint != sought.endpoint
-        sought.endpoint, sought.refusal, sought.leaves = source.endpoint, "", False
+        leaves = sought.leaves and is_new
+        sought.refusal, sought.leaves = "", False
         followed.locate(source.endpoint, replay_endpoint)
         await self._connect(found, leaves)
 

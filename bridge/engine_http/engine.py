@@ -17,6 +17,8 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 from bridge.engine_http.address import BaseUrl, read_base_url
@@ -228,8 +230,10 @@ class EngineHttp:
         found = Bodies({kind.process[0]: reply.body} if reply.status == 200 else {})
         for path in kind.facts:
             said = await self._get(url, path, with_body=True)
-            if said.date:
-                found.apart_most = min(found.apart_most, self._clock() - said.date)
+            # Of a time that is up to a second earlier, and was told a while ago.
+            with suppress(ValueError, TypeError, OverflowError):
+                told_at = parsedate_to_datetime(said.date).timestamp()
+                found.apart_most = min(found.apart_most, self._clock() - told_at)
             if said.status == 200:
                 found[path] = said.body
         if has_metrics and SLEEP_METRIC not in found.get(_METRICS, b""):

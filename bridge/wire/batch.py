@@ -619,8 +619,7 @@ def _check_apart(events: int, values: int) -> None:
 def _settled_by(wire_event: WireEvent) -> int:
     """See `DecodedBatch.settled`."""
     bit = media_bit(wire_event.medium_name) if wire_event.settles_medium else 0
-    is_clear = isinstance(wire_event, ClearedEvent | TierClearedEvent)
-    return bit | TIER_CLEARED if bit and is_clear else bit
+    return bit | TIER_CLEARED if bit and wire_event.clears else bit
 
 
 def _fields_of(events: Mapping[str, type[WireEvent]]) -> dict[str, list[str]]:

@@ -345,12 +345,12 @@ class ScopeStates:
         self.on_change()
 
     def _share(self, named: StreamKey | str, publisher: PublisherKey, shares: bool) -> None:
-        sharing = self._sharing.setdefault(named, {})
-        sharing.pop(publisher, None)
         if shares:
-            sharing[publisher] = None
-        elif not sharing:
-            del self._sharing[named]
+            self._sharing.setdefault(named, {})[publisher] = None
+        elif (sharing := self._sharing.get(named)) is not None:
+            sharing.pop(publisher, None)
+            if not sharing:
+                del self._sharing[named]
 
     def _count_rank(self, url: str, dp_rank: int, change: int) -> bool:
         """Returns whether the rank is the first, or was the last of its number there."""
