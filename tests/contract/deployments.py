@@ -348,6 +348,12 @@ class Tenant:
     def await_longest(self, tokens: Sequence[int], matched: int, **fields: Any) -> None:
         self.until(lambda: self.longest(tokens, **fields) == matched, f"a match of {matched}")
 
+    def await_candidate(self) -> None:
+        """Waits until a decision knows an engine that can be reached: a moment after its link."""
+        asked = {"model": "m", "block_size": 16, "token_ids": [1], "tenant_id": self.tenant_id}
+        dry = asked | {"reserve": False}
+        self.until(lambda: self.api.post("/route", dry)[0] == 200, "a link to its engine")
+
     def state(self) -> str:
         """How far an answer says that it can be trusted."""
         return self.headers()["reprise-state"]

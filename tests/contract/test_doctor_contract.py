@@ -11,7 +11,6 @@ from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
 from tests.engine_http import EngineServer, engine_server
-from tests.processes import until
 
 BLOCK = range(16)
 
@@ -198,8 +197,7 @@ def serve(
     tenant: Tenant, times: int, *, cached: int, counted: int = len(PROMPT), shared: int = 144
 ) -> None:
     """Requests as a router makes them, of prompts that differ behind so many tokens."""
-    ready = {"model": "m", "block_size": 16, "token_ids": [1], "tenant_id": tenant.tenant_id}
-    until(lambda: tenant.api.post("/route", ready)[0] == 200, what="a link to its engine")
+    tenant.await_candidate()
     for number in range(times):
         tokens = [*PROMPT[:shared], *[number + 1] * (len(PROMPT) - shared)]
         fields = {"model": "m", "block_size": 16, "token_ids": tokens}

@@ -9,7 +9,6 @@ from lab.engines.wire import BlockStored
 from routing.observed.contradictions import QUIET_S
 from schemas.limits import OUTCOMES_MIN
 from tests.contract.deployments import Tenant
-from tests.processes import until
 
 PROMPT = list(range(2000, 2160))
 
@@ -17,8 +16,7 @@ PROMPT = list(range(2000, 2160))
 def serve(tenant: Tenant, times: int, *, cached: int) -> None:
     """Requests that come one by one to an engine that has nothing else to do."""
     body = {"model": "m", "block_size": 16, "token_ids": PROMPT, "tenant_id": tenant.tenant_id}
-    dry = body | {"reserve": False}
-    until(lambda: tenant.api.post("/route", dry)[0] == 200, what="a link to its engine")
+    tenant.await_candidate()
     for number in range(times):
         time.sleep(1.5 * QUIET_S)
         body["token_ids"] = [*PROMPT[:144], *[number + 1] * 16]
