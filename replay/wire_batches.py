@@ -24,7 +24,7 @@ from replay.capture.format import CapturedPublisher, CaptureKind, MalformedError
 from replay.capture.reader import Capture
 from schemas.codec import decode_log_record, decode_record_events
 from schemas.errors import RecordError, WireError
-from schemas.events import BlockEvent, RemovedBlocks, StoredBlocks, split_key
+from schemas.events import KVCR, BlockEvent, RemovedBlocks, StoredBlocks, split_key
 from schemas.identities import Medium, PublisherKey
 from schemas.records import EventsRecord, ResetRecord
 from schemas.registration import service_key
@@ -245,6 +245,8 @@ def _shaped(event: BlockEvent) -> dict[str, object]:
             shaped["remaining_copy_counts"] = [event.left] * (len(event.hashes) // 8)
         return shaped | _place(event)
     cleared: dict[str, object] = {"type": "AllBlocksCleared"}
+    if event.owned:
+        cleared["ownership"] = KVCR
     return cleared if event.medium is None else cleared | {"medium": event.medium.value}
 
 
@@ -294,6 +296,8 @@ def _place(event: StoredBlocks | RemovedBlocks) -> dict[str, object]:
         place["group_idx"] = event.group
     if event.shared:
         place["locality"] = _REMOTE
+    if event.owned:
+        place["ownership"] = KVCR
     return place
 
 

@@ -37,6 +37,12 @@ NEEDED_SPEC_KINDS: Final = SPARSE_SPEC_KINDS - {"encoder_only_attention", "cross
 one than its full attention holds. vLLM (0.32) looks up no prefix in a group of the other two.
 """
 
+KVCR: Final = "kvcr"
+OWNERS: Final = frozenset({KVCR})
+"""Who owns blocks beside the engine and says of each that it is gone, as events name them
+(`ownership` of vLLM 0.30 on, and of SGLang's linker): the tier of KVCR. Its blocks are a set.
+"""
+
 TOKEN_HASH_SEED: Final = 1337
 """Of `StoredBlocks.token_hashes`: Dynamo's, and the default of our own prefix hash."""
 
@@ -56,6 +62,9 @@ class StoredBlocks(
         block_size: tokens per block; a placeholder may have 0.
         medium: where the blocks are.
         shared: True where the medium is a pool that every instance of the scope can read.
+        owned: True where an owner beside the engine has the blocks, on its CPU or DISK (`OWNERS`):
+            one of them is held once, however often it is announced, and what the engine itself
+            holds, removes or clears there says nothing of it. Of a pool, or of the GPU, nothing.
         lora_name: adapter, "" for the base model.
         group: the engine's cache group. The same hash in two groups is two blocks. Of an object
             the shard of its block, 0 for the first: objects of several shards have several names.
@@ -91,6 +100,7 @@ class StoredBlocks(
     block_size: int = 0
     medium: Medium = Medium.GPU
     shared: bool = False
+    owned: bool = False
     lora_name: str = ""
     group: int = 0
     spec_kind: str = ""
@@ -112,7 +122,7 @@ class RemovedBlocks(
     Attributes:
         sequence: of the batch that carried the event.
         hashes: (n,) u64 LE, any order.
-        medium, shared, group: see `StoredBlocks`.
+        medium, shared, owned, group: see `StoredBlocks`.
         whole: True where no copy is left, however often a block was announced.
         left: how many copies are left of each, where the publisher says it, likewise. 0 where it
             does not: one is removed.
@@ -122,6 +132,7 @@ class RemovedBlocks(
     hashes: bytes
     medium: Medium = Medium.GPU
     shared: bool = False
+    owned: bool = False
     group: int = 0
     whole: bool = False
     left: int = 0
@@ -130,10 +141,18 @@ class RemovedBlocks(
 class ClearedBlocks(
     msgspec.Struct, tag="cleared", tag_field="type", omit_defaults=True, kw_only=True, frozen=True
 ):
-    """The publisher no longer holds any block: on that medium, its own or shared, or on any."""
+    """The publisher no longer holds any block: on that medium, its own or shared, or on any; but
+    for those that are `owned`, or of these alone.
+    """
 
     sequence: int
     medium: Medium | None = None
+    owned: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is left of what the engine itself holds."""
+        return self.medium is None and not self.owned
 
 
 BlockEvent = StoredBlocks | RemovedBlocks | ClearedBlocks

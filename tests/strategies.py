@@ -192,6 +192,7 @@ def stored_events(draw: st.DrawFn) -> StoredBlocks:
         block_size=block_size,
         medium=draw(media),
         shared=draw(st.sampled_from((False, False, True))),
+        owned=draw(st.sampled_from((False, False, True))),
         lora_name=lora_name,
         group=draw(groups),
         spec_kind=spec_kind,
@@ -215,6 +216,7 @@ def removed_events(draw: st.DrawFn) -> RemovedBlocks:
         hashes=hashes,
         medium=draw(media),
         shared=draw(st.sampled_from((False, False, True))),
+        owned=draw(st.sampled_from((False, False, True))),
         group=draw(groups),
         whole=draw(st.sampled_from((False, False, True))),
         left=draw(st.sampled_from((0, 0, 0, 1, 2, 65_535))),
@@ -276,7 +278,12 @@ block_events: st.SearchStrategy[BlockEvent] = st.one_of(
     removed_events(),
     object_events(),
     object_removals(),
-    st.builds(ClearedBlocks, sequence=sequences, medium=st.one_of(st.none(), media)),
+    st.builds(
+        ClearedBlocks,
+        sequence=sequences,
+        medium=st.one_of(st.none(), media),
+        owned=st.sampled_from((False, False, True)),
+    ),
 )
 event_lists = st.lists(block_events, min_size=1, max_size=6)
 

@@ -161,7 +161,7 @@ class DecodedBatch(NamedTuple):
         if len(run) > PACKED_BATCH_BYTES_MAX:
             detail = f"Expected at most {PACKED_BATCH_BYTES_MAX} bytes packed, got {len(run)}"
             raise BatchError(DropReason.BATCH_TOO_LARGE, detail)
-        clears = any(isinstance(event, ClearedBlocks) and event.medium is None for event in events)
+        clears = any(isinstance(event, ClearedBlocks) and event.is_whole for event in events)
         digest = xxh3_64_intdigest(payload)
         return cls(sequence, digest, engine_time, len(events), clears, run, [])
 
@@ -392,7 +392,8 @@ class BatchDecoder:
                 made = wire_event.events(sequence, self._origin)
                 events += [self._reports.marked(event, wire_event) for event in made]
                 media |= self._media_of(wire_event, made)
-                settled |= _settled_by(wire_event)
+                if not any(event.owned for event in made):
+                    settled |= _settled_by(wire_event)
                 first_blocks += b"".join(map(first_block_of, made))
             except EventError as error:
                 _check_apart(len(wire_events), values)
@@ -419,10 +420,14 @@ class BatchDecoder:
             removed = [one for one in made if isinstance(one, RemovedBlocks) and one.hashes]
             if not removed:
                 return 0
+            if removed[0].owned:
+                return 0
             is_shared = removed[0].shared
             return taken_back_bits(name, is_owned=wire_event.is_owned, is_shared=is_shared)
         shared = SHARES if stores[0].shared else 0
         unsized = UNSIZED if any(map(is_unsized, stores)) else 0
+        if stores[0].owned:  # of whom all is told that goes, by a name that is no other's
+            return unsized
         return media_bit(name) | shared | unsized | wire_event.stored_bits
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:

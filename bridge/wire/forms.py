@@ -11,8 +11,11 @@ from bridge.wire.drop_reasons import DropReason
 from bridge.wire.fields import NIL, Origin, is_nil, medium_of, stored_bits
 from bridge.wire.opaque import is_empty
 from schemas.errors import EventError
-from schemas.events import BlockEvent, ClearedBlocks, RemovedBlocks, StoredBlocks
+from schemas.events import OWNERS, BlockEvent, ClearedBlocks
+from schemas.identities import Medium
 from schemas.limits import BATCH_EVENTS_MAX
+
+_OWNERS: Final = frozenset(map(msgspec.msgpack.encode, OWNERS))
 
 
 class WireEvent(msgspec.Struct, gc=False):
@@ -48,6 +51,11 @@ class WireEvent(msgspec.Struct, gc=False):
         """Whether it names who owns its blocks, beside the engine."""
         return not is_nil(getattr(self, "ownership", NIL))
 
+    def has_set(self, medium: Medium | None, *, shared: bool = False) -> bool:
+        """Whether its blocks, there, are a set of an owner that is known (`StoredBlocks.owned`)."""
+        is_known = self.is_owned and bytes(getattr(self, "ownership", NIL)) in _OWNERS
+        return is_known and medium is not Medium.GPU and not shared
+
     @property
     def stored_bits(self) -> int:
         """See `bridge.wire.fields.stored_bits`; of a store."""
@@ -77,11 +85,9 @@ class WireEvent(msgspec.Struct, gc=False):
         """
         return (self.canonical(sequence, origin),)
 
-    def left_out(
-        self, sequence: int, origin: Origin, reason: str
-    ) -> StoredBlocks | RemovedBlocks | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> BlockEvent | None:
         """What is kept of an event that cannot be used: of a store the names of its blocks, of a
-        removal what is sure. None for nothing.
+        removal what is sure, of a clear all that it may mean. None for nothing.
 
         Raises:
             EventError: not even its hashes and its place can be read.
@@ -114,9 +120,7 @@ class UnknownStore(WireEvent):
         """See `WireEvent`."""
         raise EventError(DropReason.UNKNOWN_FIELD, self.detail)
 
-    def left_out(
-        self, sequence: int, origin: Origin, reason: str
-    ) -> StoredBlocks | RemovedBlocks | None:
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> BlockEvent | None:
         """See `WireEvent`."""
         return self.event.left_out(sequence, origin, reason)
 
@@ -204,7 +208,7 @@ def _tag(event: type[WireEvent]) -> str:
 
 
 class ClearedEvent(WireEvent):
-    """The publisher holds nothing any more, or nothing on a medium."""
+    """The publisher holds nothing any more, or nothing on a medium; or its owner does not."""
 
     medium: str | None = None
 
@@ -218,26 +222,27 @@ class ClearedEvent(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
+        cleared = self._cleared(sequence)
+        owner: msgspec.Raw = getattr(self, "ownership", NIL)
+        if not (cleared.owned or is_empty(owner)):
+            known = ", ".join(sorted(OWNERS))
+            detail = f"Expected a clear by the engine or by {known}, got one by another owner"
+            raise EventError(DropReason.UNKNOWN_FIELD, detail)
+        return cleared
+
+    def left_out(self, sequence: int, origin: Origin, reason: str) -> BlockEvent | None:
+        """See `WireEvent`: what is cleared for an owner that is not known may be gone."""
+        return self._cleared(sequence)
+
+    def _cleared(self, sequence: int) -> ClearedBlocks:
         medium = None if self.medium is None else medium_of(self.medium)
-        return ClearedBlocks(sequence=sequence, medium=medium)
+        return ClearedBlocks(sequence=sequence, medium=medium, owned=self.has_set(medium))
 
 
-class TierClearedEvent(WireEvent):
-    """The publisher holds nothing on a medium any more."""
+class TierClearedEvent(ClearedEvent):
+    """The publisher, or its owner, holds nothing on a medium any more."""
 
     medium: str
-
-    removes: ClassVar[bool] = True
-    clears: ClassVar[bool] = True
-
-    @property
-    def settles_medium(self) -> bool:
-        """See `WireEvent`."""
-        return True
-
-    def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
-        """See `WireEvent`."""
-        return ClearedBlocks(sequence=sequence, medium=medium_of(self.medium))
 
 
 class ClearedArray(
@@ -249,7 +254,9 @@ class ClearedArray(
 class ClearedMap(
     ClearedEvent, tag="AllBlocksCleared", tag_field="type", forbid_unknown_fields=True
 ):
-    """`{"type": "AllBlocksCleared"}`, likewise."""
+    """`{"type": "AllBlocksCleared"}`, likewise; with an `ownership`, what its owner has."""
+
+    ownership: msgspec.Raw = NIL
 
 
 class TierClearedArray(
@@ -262,6 +269,8 @@ class TierClearedMap(
     TierClearedEvent, tag="TierBlocksCleared", tag_field="type", forbid_unknown_fields=True
 ):
     """`{"type": "TierBlocksCleared", "medium": medium}`, likewise."""
+
+    ownership: msgspec.Raw = NIL
 
 
 CLEARED_MAPS: Final = (ClearedMap, TierClearedMap)

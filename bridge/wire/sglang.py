@@ -17,7 +17,8 @@ more, see docs/compatibility.md.
 
 `extra_keys` of a store, which is proposed (sgl-project/sglang#40601), stands for the salt: a row
 for each block, as of vLLM. `session_id`, and of a removal `reason`, `lora_name` and
-`component_types`, are ignored: they name no block. What is not listed here: `bridge.wire.batch`.
+`component_types`, are ignored: they name no block. `ownership` is that of KVCR's linker, as of
+vLLM. What is not listed here: `bridge.wire.batch`.
 """
 
 from typing import ClassVar, Final
@@ -54,10 +55,12 @@ class _Stored(WireEvent):
 
     def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
+        medium = medium_of(self.medium)
         return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
-            medium=medium_of(self.medium),
+            medium=medium,
+            owned=self.has_set(medium),
             left_out=reason,
         )
 
@@ -77,14 +80,15 @@ class _Stored(WireEvent):
         keys = extra_keys_of(extra_keys, name)
         if not keys and parent is None:
             keys = _salted(cache_salt, len(hashes) // 8)
-        block_size = block_size_of(self.block_size)
+        block_size, medium = block_size_of(self.block_size), medium_of(self.medium)
         return StoredBlocks(
             sequence=sequence,
             hashes=hashes,
             tokens=tokens_of(self.token_ids, origin.packer),
             parent=parent,
             block_size=block_size,
-            medium=medium_of(self.medium),
+            medium=medium,
+            owned=self.has_set(medium),
             lora_name=name,
             extra_keys=paired_keys(keys, self.token_ids, hashes, block_size, origin),
         )
@@ -98,10 +102,12 @@ class _Removed(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
+        medium = medium_of(self.medium)
         return RemovedBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
-            medium=medium_of(self.medium),
+            medium=medium,
+            owned=self.has_set(medium),
         )
 
 
@@ -127,6 +133,7 @@ class _StoredMap(_Stored, tag="BlockStored", tag_field="type", forbid_unknown_fi
     session_id: msgspec.Raw = NIL
     lora_name: str | UnsetType | None = UNSET
     extra_keys: msgspec.Raw = NIL
+    ownership: msgspec.Raw = NIL
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
@@ -143,6 +150,7 @@ class _RemovedMap(_Removed, tag="BlockRemoved", tag_field="type", forbid_unknown
     reason: msgspec.Raw = NIL
     lora_name: msgspec.Raw = NIL
     component_types: msgspec.Raw = NIL
+    ownership: msgspec.Raw = NIL
 
 
 def _salted(cache_salt: str | None, blocks: int) -> tuple[bytes, ...]:

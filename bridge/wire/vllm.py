@@ -1,10 +1,10 @@
 """vLLM's events, 0.9.0 to 0.33: arrays up to 0.23, maps since 0.24.
 
 Source: `vllm/distributed/kv_events.py`. Fields were only ever added at the end, so one list of
-fields reads every version. `session_id` and `ownership` name no block; of the last it counts that
-it is there (`bridge.wire.fields`). With `lookahead_token_ids` a
-block is one of the tokens behind it, too, which no query tells in time: it is left out. What is not
-listed here: `bridge.wire.batch`.
+fields reads every version. `session_id` names no block. The blocks of an owner that is known
+(`schemas.events.OWNERS`) are a set of its own; of others it counts that there is one
+(`bridge.wire.fields`). With `lookahead_token_ids` a block is one of the tokens behind it, too,
+which no query tells in time: it is left out. What is not listed here: `bridge.wire.batch`.
 
     0.9.0   block_hashes, parent_block_hash, token_ids, block_size, lora_id
     0.10.2  + medium          0.14.0  + lora_name        0.17.0  + extra_keys
@@ -130,6 +130,7 @@ class StoredFields(WireEvent):
             block_size=block_size,
             medium=medium,
             shared=shared,
+            owned=self.has_set(medium, shared=shared),
             lora_name=lora_name,
             group=group_of(self.group_idx),
             spec_kind=spec_kind,
@@ -140,11 +141,13 @@ class StoredFields(WireEvent):
 
     def left_out(self, sequence: int, origin: Origin, reason: str) -> StoredBlocks | None:
         """See `WireEvent`."""
+        medium, shared = medium_of(self.medium), self.is_shared()
         return StoredBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
-            medium=medium_of(self.medium),
-            shared=self.is_shared(),
+            medium=medium,
+            shared=shared,
+            owned=self.has_set(medium, shared=shared),
             group=group_of(self.group_idx),
             spec_kind=name_of(self.kv_cache_spec_kind),
             reported=self.is_reported(),
@@ -174,11 +177,13 @@ class RemovedFields(WireEvent):
 
     def canonical(self, sequence: int, origin: Origin) -> BlockEvent:
         """See `WireEvent`."""
+        medium, shared = medium_of(self.medium), self.is_shared()
         return RemovedBlocks(
             sequence=sequence,
             hashes=hashes_of(self.block_hashes, origin.packer),
-            medium=medium_of(self.medium),
-            shared=self.is_shared(),
+            medium=medium,
+            shared=shared,
+            owned=self.has_set(medium, shared=shared),
             group=group_of(self.group_idx),
         )
 

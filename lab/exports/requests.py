@@ -108,7 +108,7 @@ class Requests:
         if step.forgets:
             self._chains.forget(publisher)
         for _, event in step.events:
-            if isinstance(event, ClearedBlocks) and event.medium is None:
+            if isinstance(event, ClearedBlocks) and event.is_whole:
                 self._chains.forget(publisher)
             elif isinstance(event, StoredBlocks):
                 self._take_stored(publisher, event, step.time)

@@ -87,9 +87,9 @@ class Rows:
             "sequence": event.sequence if event.sequence <= _I64_MAX else None,
         }
         if isinstance(event, ClearedBlocks):
-            if event.medium is None:
+            if event.is_whole:
                 self._chains.forget(record.publisher)
-            else:
+            elif event.medium is not None:
                 values |= {"medium": event.medium.value}
         else:
             values |= {"medium": event.medium.value, "shared": event.shared}

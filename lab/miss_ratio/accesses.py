@@ -127,7 +127,7 @@ def use_capture(
         time = step.engine_time
         for _, event in step.events:
             regrets.take(publisher, event, time)
-            if isinstance(event, ClearedBlocks) and event.medium is None:
+            if isinstance(event, ClearedBlocks) and event.is_whole:
                 chains.forget(publisher)
             elif isinstance(event, StoredBlocks):
                 blocks = _accessed(publisher, event, chains)

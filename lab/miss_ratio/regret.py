@@ -100,7 +100,8 @@ class Regrets:
         """One event, and when it came: Unix seconds by one clock for each publisher."""
         self._ends_at[publisher] = max(time, self._ends_at.get(publisher, time))
         if isinstance(event, ClearedBlocks):
-            self.forget(publisher, event.medium)
+            if not event.owned:
+                self.forget(publisher, event.medium)
             return
         counts = self._counts_of(publisher, event.medium)
         tier = (publisher, event.medium, event.group, event.shared)

@@ -18,7 +18,16 @@ from schemas.identities import MEDIA, ModelContext, Offset, PrefixScope, StreamK
 from schemas.limits import DUMP_CHUNK_ENTRIES_MAX
 from schemas.records import BridgeRecord, EventsRecord
 from streams.history.past_fold import Past
-from streams.kernel.changes import CHANGE_BYTES, SHARED, Change, Op, decode_changes
+from streams.kernel.changes import (
+    CHANGE_BYTES,
+    OWNED,
+    SHARED,
+    Change,
+    Op,
+    answered_tier,
+    decode_changes,
+    is_shared,
+)
 from streams.kernel.interface import InstanceMatch
 
 EXPLAINED_CHANGES_MAX: Final = 16  # of one block; each takes a fold of one flush
@@ -221,14 +230,26 @@ class _Changes:
             for context, body in fold.kernel.take_changes():
                 if context != self._context:
                     continue
-                for change in decode_changes(body):
-                    yield from self._told(entry.offset, entry.value, change, held)
+                changes = list(decode_changes(body))
+                # A clear leaves what another owns, which is set again behind it.
+                kept = {(one.dp_rank, one.tier) for one in changes if self._is_kept(one)}
+                for change in changes:
+                    yield from self._told(entry.offset, entry.value, change, held, kept)
+
+    def _is_kept(self, change: Change) -> bool:
+        return bool(change.tier >= OWNED and change.holds and change.prefix == self._prefix)
 
     def _told(
-        self, offset: int, encoded: bytes, change: Change, held: dict[tuple[int, int], int]
+        self,
+        offset: int,
+        encoded: bytes,
+        change: Change,
+        held: dict[tuple[int, int], int],
+        kept: set[tuple[int, int]],
     ) -> Iterator[BlockChange]:
         if change.op == Op.CLEAR:
-            for rank, tier in [place for place in held if place[0] == change.dp_rank]:
+            gone = [place for place in held.keys() - kept if place[0] == change.dp_rank]
+            for rank, tier in sorted(gone):
                 del held[rank, tier]
                 yield _change(offset, encoded, "cleared", rank, tier, None)
         elif change.prefix == self._prefix:
@@ -259,7 +280,7 @@ def _change(
                     sequence = event.sequence
     elif what == "cleared":
         what = kind
-    medium = MEDIA[tier % SHARED].value
+    medium = MEDIA[answered_tier(tier) % SHARED].value
     return BlockChange(
         offset,
         record.bridge_time,
@@ -270,5 +291,5 @@ def _change(
         engine_time,
         dp_rank,
         medium,
-        tier >= SHARED,
+        is_shared(tier),
     )

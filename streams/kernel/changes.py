@@ -8,7 +8,8 @@ changes is idempotent: they carry the new count, not a difference.
     0-7    engine_key  u64 LE   engine hash, mixed with the cache group where that is not 0
     8-15   prefix      u64 LE   prefix hash of the block
     16-19  dp_rank     u32 LE
-    20     tier        u8       place of the medium in `MEDIA`, + 3 for a shared pool
+    20     tier        u8       place of the medium in `MEDIA`, + 3 for a shared pool; 6 and 7: CPU
+                                and DISK of an owner beside the engine (`StoredBlocks.owned`)
     21     op          u8       0 SET, 1 CLEAR
     22-23  holds       u16 LE   SET: how often the block was announced; 0 removes the entry
 
@@ -25,14 +26,18 @@ from typing import Final, NamedTuple
 
 import xxhash
 
+from schemas.events import ClearedBlocks, RemovedBlocks, StoredBlocks
 from schemas.identities import MEDIA, Medium
 
 CHANGE_FORMAT: Final = struct.Struct("<QQIBBH")
 CHANGE_BYTES: Final = CHANGE_FORMAT.size
 SHARED: Final = len(MEDIA)
-"""Tiers from here on are shared pools."""
+"""Tiers from here up to `OWNED` are shared pools."""
 
-TIER_COUNT: Final = 2 * SHARED
+OWNED: Final = 2 * SHARED
+"""Tiers from here on have the blocks of an owner beside the engine: its CPU, and its DISK."""
+
+TIER_COUNT: Final = OWNED + 2
 
 assert CHANGE_BYTES == 24
 
@@ -59,9 +64,36 @@ class Change(NamedTuple):
         return CHANGE_FORMAT.pack(*self)
 
 
-def tier_of(medium: Medium, *, shared: bool) -> int:
+def tier_of(medium: Medium, *, shared: bool, owned: bool = False) -> int:
     """The code of a medium in rows and in digests."""
-    return MEDIA.index(medium) + (SHARED if shared else 0)
+    place = MEDIA.index(medium)
+    if shared:
+        return SHARED + place
+    return OWNED + place - 1 if owned and place else place
+
+
+def tier_of_event(event: StoredBlocks | RemovedBlocks) -> int:
+    """Where its blocks are."""
+    return tier_of(event.medium, shared=event.shared, owned=event.owned)
+
+
+def cleared_tiers(event: ClearedBlocks) -> tuple[int, ...]:
+    """Those that it ends, unless it `is_whole`."""
+    media = MEDIA if event.medium is None else (event.medium,)
+    if event.owned:
+        tiers = (tier_of(medium, shared=False, owned=True) for medium in media)
+        return tuple(tier for tier in tiers if tier >= OWNED)
+    return tuple(tier_of(medium, shared=shared) for medium in media for shared in (False, True))
+
+
+def is_shared(tier: int) -> bool:
+    """Whether it is a pool."""
+    return SHARED <= tier < OWNED
+
+
+def answered_tier(tier: int) -> int:
+    """The one as which answers count it: what another owns, the engine can read like its own."""
+    return tier - OWNED + 1 if tier >= OWNED else tier
 
 
 def decode_changes(encoded: bytes) -> Iterator[Change]:

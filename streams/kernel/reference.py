@@ -51,14 +51,19 @@ from schemas.limits import HOLD_COUNT_MAX
 from streams.bounds import GROUP_MAX, LEFT_OUT_BLOCKS_MAX, WAITING_MAX
 from streams.kernel.changes import (
     CHANGE_BYTES,
+    OWNED,
     SHARED,
     TIER_COUNT,
     Change,
     Op,
+    answered_tier,
+    cleared_tiers,
     decode_changes,
     digest_of,
     engine_key,
+    is_shared,
     tier_of,
+    tier_of_event,
 )
 from streams.kernel.events import read_events
 from streams.kernel.hashing import chained, prefix_hashes
@@ -267,7 +272,7 @@ class _Publisher:
         entry = self.entries.get(key)
         if entry is None or is_hidden(entry.scope.lora_name):
             return False
-        return any(entry.counts[:SHARED])
+        return any(n for tier, n in enumerate(entry.counts) if not is_shared(tier))
 
     def left_out(self) -> dict[PrefixScope, int]:
         """How many entries it has in each scope of what the index cannot use."""
@@ -536,36 +541,44 @@ class ReferenceKernel:
                 self._store(publisher, owner, event, moves)
             elif isinstance(event, RemovedBlocks):
                 self._remove(publisher, owner, event, moves)
-            elif event.medium is not None:
-                self._clear_medium(publisher, owner, event.medium, moves)
-            else:
+            elif event.is_whole:
                 self._clear_blocks(publisher, owner)
                 cleared = event.sequence
+            else:
+                self._clear_tiers(publisher, owner, cleared_tiers(event), moves)
         return cleared
 
     def _clear_blocks(self, publisher: PublisherId, owner: _Publisher) -> None:
-        """The publisher holds nothing any more. Which groups it has stays known, and what of others
-        it has removed from pools.
+        """The publisher holds nothing any more, but for what another owns. Which groups it has
+        stays known, and what of others it has removed from pools.
         """
         kept = owner.has_base, owner.sparse_blocks, owner.unruled
+        entries = sorted(owner.entries.items(), key=lambda item: item[0])
         lasting = [
-            (scope, key, entry.prefix, min(tier for tier, n in enumerate(entry.counts) if n))
+            (scope, key, entry.prefix, min(tier for tier, n in enumerate(entry.counts) if n), 1)
             for scope in owner.lasting
-            for key, entry in sorted(owner.entries.items(), key=lambda item: item[0])
+            for key, entry in entries
             if entry.scope == scope
+        ]
+        lasting += [
+            (entry.scope, key, entry.prefix, tier, entry.counts[tier])
+            for key, entry in entries
+            if entry.scope not in owner.lasting
+            for tier in range(OWNED, TIER_COUNT)
+            if entry.counts[tier]
         ]
         self.clear(publisher)
         owner.has_base, owner.sparse_blocks, owner.unruled = kept
-        for scope, key, prefix, tier in lasting:
-            change = Change(key, prefix, owner.dp_rank, tier, Op.SET, 1)
+        for scope, key, prefix, tier, count in lasting:
+            change = Change(key, prefix, owner.dp_rank, tier, Op.SET, count)
             self._change(publisher, owner, scope, change)
 
-    def _clear_medium(
-        self, publisher: PublisherId, owner: _Publisher, medium: Medium, moves: Moves
+    def _clear_tiers(
+        self, publisher: PublisherId, owner: _Publisher, tiers: Sequence[int], moves: Moves
     ) -> None:
-        if medium is Medium.GPU:
+        if GPU_TIER in tiers:
             owner.unheld_removed = 0
-        for tier in (tier_of(medium, shared=False), tier_of(medium, shared=True)):
+        for tier in tiers:
             held = {
                 key: one
                 for key, one in owner.entries.items()
@@ -628,7 +641,7 @@ class ReferenceKernel:
         if event.spec_kind not in NEEDED_SPEC_KINDS:
             return False
         owner.sparse_blocks = (owner.sparse_blocks or 0) + len(event.hashes) // 8
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         size = owner.stream.block_size
         if tier != GPU_TIER:
             is_kept = not owner.unruled and event.group in owner.rules and not event.left_out
@@ -661,7 +674,7 @@ class ReferenceKernel:
         """A report names all blocks of a prefix, of which the group may have but the last ones that
         it needs: of an event that may be one what is not held may be a further copy, or not held.
         """
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         entries = [owner.entries.get(key) for key in keys]
         held = [
             entry is not None and is_sparse(entry.scope.lora_name) and bool(entry.counts[tier])
@@ -819,7 +832,7 @@ class ReferenceKernel:
         alias: int,
         moves: Moves,
     ) -> None:
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         scope = owner.scope(event.lora_name)
         waiting = waiting_scope(scope)
         entry = owner.entries.get(key)
@@ -948,7 +961,7 @@ class ReferenceKernel:
         scope: PrefixScope,
         prefix: int,
     ) -> None:
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         entry = owner.entries.get(key)
         if entry is not None and (entry.scope, entry.prefix) != (scope, prefix):
             self._counters["hash_conflict"] += 1
@@ -961,9 +974,10 @@ class ReferenceKernel:
             owner.unheld_removed = None  # it may be a copy
             return
         self._counters["stored"] += 1
-        if count and (is_sure or (event.undecided and not event.aliases)):
+        is_set = tier >= OWNED
+        if count and (is_sure or is_set or (event.undecided and not event.aliases)):
             self._counters["repeated"] += 1
-            if not is_sure:
+            if not (is_sure or is_set):
                 self._note_repeated(publisher, owner, key, tier)
             return
         if count == HOLD_COUNT_MAX:
@@ -989,7 +1003,7 @@ class ReferenceKernel:
         """Keeps that the publisher holds these, and that no answer counts them: until it removes
         them, clears, or announces them so that they can be used.
         """
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         if event.left_out:
             is_short = len(event.left_out.encode()) <= LEFT_OUT_REASON_BYTES_MAX
             reason = event.left_out if is_short else "other"
@@ -1003,7 +1017,7 @@ class ReferenceKernel:
                 self._note_overflow(publisher, owner, tier)
                 continue
             count = entry.counts[tier] if entry is not None else 0
-            if count and (event.reported or count == HOLD_COUNT_MAX):
+            if count and (event.reported or tier >= OWNED or count == HOLD_COUNT_MAX):
                 owner.unheld_removed = None  # likewise
                 continue
             prefix = key if entry is None else entry.prefix
@@ -1017,7 +1031,7 @@ class ReferenceKernel:
         them that removes each. Not so of a conflict, which is another block of this name. Where
         nothing but its name was known on other tiers, it is held there, too.
         """
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         self._end_pool_removal(publisher, owner, key, tier)
         left_out = owner.entries.get(key ^ LEFT_OUT_MASK)
         if left_out is None or left_out.scope.lora_name == LEFT_OUT + REASONS["hash_conflict"]:
@@ -1028,7 +1042,7 @@ class ReferenceKernel:
         if not times:
             return
         self._lower(publisher, owner, key ^ LEFT_OUT_MASK, tier, 0)
-        if event.aliases:  # an object is held once
+        if event.aliases or tier >= OWNED:  # held once
             return
         self._note_repeated(publisher, owner, key, tier, times - event.reported)
 
@@ -1173,7 +1187,7 @@ class ReferenceKernel:
     def _remove(
         self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, moves: Moves
     ) -> None:
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         remove = self._set_left if event.whole or event.left else self._remove_one
         for value in _u64s(event.hashes):
             key = engine_key(value, event.group)
@@ -1205,7 +1219,7 @@ class ReferenceKernel:
         self, publisher: PublisherId, owner: _Publisher, event: RemovedBlocks, key: int
     ) -> bool:
         """One copy less; False where there is none."""
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         entry = owner.entries.get(key)
         held = entry.counts[tier] if entry is not None else 0
         may_be_more = held <= 1 and owner.entry_on(_repeated_key(key, tier), tier) is not None
@@ -1228,13 +1242,14 @@ class ReferenceKernel:
         it may hold, else of what is left out. What is left out beside what it holds stays where
         copies are left: it may be of another block.
         """
-        tier = tier_of(event.medium, shared=event.shared)
+        tier = tier_of_event(event)
         again, left_out = _repeated_key(key, tier), key ^ LEFT_OUT_MASK
         names = [key, again, left_out]
         if owner.entry_on(again, tier) is None:
             names.remove(again)
         known = [one for one in names if one in owner.entries and owner.entries[one].counts[tier]]
         left = 0 if event.whole else event.left
+        left = min(left, 1) if tier >= OWNED else left
         for one in known:
             if one == known[0]:
                 self._lower(publisher, owner, one, tier, left)
@@ -1256,11 +1271,11 @@ class ReferenceKernel:
         holder = (publisher, change.tier)
         if change.holds and not before:
             blocks.hold(entry.prefix, holder)
-            owner.own[scope] += change.tier < SHARED
+            owner.own[scope] += not is_shared(change.tier)
             owner.held[scope] += 1
         elif before and not change.holds:
             blocks.release(entry.prefix, holder)
-            owner.own[scope] -= change.tier < SHARED
+            owner.own[scope] -= not is_shared(change.tier)
             owner.held[scope] -= 1
             if not blocks.blocks:
                 del self._scopes[scope]
@@ -1452,7 +1467,7 @@ class ReferenceKernel:
             holders = blocks.get(prefix)
             if not holders:
                 break
-            held.append(set(holders))
+            held.append({(one, answered_tier(tier)) for one, tier in holders})
             walked.append(prefix)
         matches: list[tuple[InstanceMatch, int | None]] = []
         for instance, ranks in sorted(participants.items()):
@@ -1493,8 +1508,8 @@ class ReferenceKernel:
                 def holds(
                     medium: int, group: int, place: int, one: PublisherId = publisher
                 ) -> bool:
-                    holders = blocks.get(engine_key(prefixes[place], group))
-                    return holders is not None and (one, medium) in holders
+                    holders = blocks.get(engine_key(prefixes[place], group), ())
+                    return (one, medium) in {(by, answered_tier(tier)) for by, tier in holders}
 
                 found[dp_rank] = SparseRank(rules, holds)
         return found

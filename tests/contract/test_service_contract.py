@@ -131,6 +131,26 @@ def test_images_adapters_and_salts_are_found_by_what_queries_say_of_them(
     assert routed["prefill"]["cached_tokens"] == 32
 
 
+def test_blocks_of_an_owner_are_a_set_that_the_engines_clear_leaves(
+    tenant: Tenant, publisher: Publisher
+) -> None:
+    """vLLM's KVCR tier: announced twice and removed once, a block is gone."""
+    tenant.connect(publisher)
+    publisher.publish([chain(1, TOKENS)])
+    owned = msgspec.structs.replace(chain(1, TOKENS), medium="CPU", ownership="kvcr")
+    for _ in range(2):
+        publisher.publish([owned])
+    publisher.publish([AllBlocksCleared()])
+    tenant.await_batches(4)
+    tenant.await_longest(TOKENS, 64)
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
+    publisher.publish([BlockRemoved(block_hashes=[4], medium="CPU", ownership="kvcr")])
+    tenant.await_longest(TOKENS, 48)
+    publisher.publish([BlockRemoved(block_hashes=[1], medium="CPU")])  # is the engine's own
+    tenant.await_batches(6)
+    assert (tenant.longest(TOKENS), tenant.state()) == (48, "exact")
+
+
 class _SaltedArrays:
     """An SGLang engine's encoder: its events are arrays, whose eighth element has the salt."""
 

@@ -30,6 +30,7 @@ _VALUES: Final[dict[str, tuple[object, ...]]] = {
     "kv_cache_spec_kind": (None, "full_attention", "sliding_window", "mamba"),
     "locality": (None, "LOCAL", "REMOTE"),
     "origin": (None, "NEW", "REUSED"),
+    "ownership": (None, None, "kvcr", "fs"),
     "lora_id": (None, None, 1),
     "lora_name": (None, None, "one", "two"),
     "cache_salt": (None, None, "one", "two"),
@@ -39,7 +40,6 @@ _VALUES: Final[dict[str, tuple[object, ...]]] = {
     # Named and not read: what stands there makes messages long, and tells nothing.
     "kv_cache_spec_sliding_window": (None,),
     "lookahead_token_ids": (None,),
-    "ownership": (None,),
     "session_id": (None,),
 }
 """What the fields of that name have; the others get something of their type."""

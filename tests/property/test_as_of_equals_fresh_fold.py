@@ -30,7 +30,7 @@ from streams.history.explain import EXPLAINED_CHANGES_MAX, Question, explain
 from streams.history.past_fold import Blocks, Past
 from streams.history.recorder import HistoryRecorder
 from streams.history.store import HistoryStore
-from streams.kernel.changes import SHARED, decode_changes
+from streams.kernel.changes import SHARED, answered_tier, decode_changes
 from streams.table.driver import recover
 from streams.table.fold import Fold
 from streams.table.table import Table
@@ -280,7 +280,7 @@ def test_a_doubt_outlives_records_of_other_blocks(
 def held_at(fold: Fold, context: ModelContext, prefix: int) -> set[tuple[int, str]]:
     """The ranks and tiers that hold a block."""
     return {
-        (change.dp_rank, MEDIA[change.tier % SHARED].value)
+        (change.dp_rank, MEDIA[answered_tier(change.tier) % SHARED].value)
         for body in fold.kernel.dump(context, 4096)
         for change in decode_changes(body)
         if change.prefix == prefix

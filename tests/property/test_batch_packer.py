@@ -246,7 +246,7 @@ FIELDS: Mapping[str, Callable[[Choose], object]] = {
     ),
     "origin": lambda choose: choose.choice((None, "NEW", "REUSED", "reused", "\u017f", 5)),
     "locality": lambda choose: choose.choice((None, "LOCAL", "REMOTE", "remote", "\u017f", 5)),
-    "ownership": ignored,
+    "ownership": lambda choose: "kvcr" if choose.random() < 0.3 else ignored(choose),
     "reason": ignored,
     "component_types": ignored,
     "remaining_copy_counts": lambda choose: choose.choice((None, [], [0, 1], [0], [None], "x", 5)),

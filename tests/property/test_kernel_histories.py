@@ -32,7 +32,17 @@ from schemas.identities import (
     waiting_scope,
 )
 from streams.kernel import Kernel, native_available, open_kernel
-from streams.kernel.changes import SHARED, TIER_COUNT, Change, Op, decode_changes, engine_key
+from streams.kernel.changes import (
+    OWNED,
+    SHARED,
+    TIER_COUNT,
+    Change,
+    Op,
+    answered_tier,
+    decode_changes,
+    engine_key,
+    is_shared,
+)
 from streams.kernel.hashing import prefix_hashes
 from streams.kernel.interface import PublisherId
 from streams.kernel.reference import ALIASES_MASK, GROUPS_MASK, LEFT_OUT_MASK, REPEATED_MASK
@@ -76,8 +86,12 @@ def scope_of(lora_name: str, model: str = "m") -> PrefixScope:
     return PrefixScope("t", model, lora_name, BLOCK_SIZE, "")
 
 
+OWN_TIERS = [tier for tier in range(TIER_COUNT) if not is_shared(tier)]
+
+
 def place_of(tier: int) -> dict[str, object]:
-    return {"medium": MEDIA[tier % SHARED], "shared": tier >= SHARED}
+    medium = MEDIA[answered_tier(tier) % SHARED]
+    return {"medium": medium, "shared": is_shared(tier), "owned": tier >= OWNED}
 
 
 def tokens_of(blocks: list[int]) -> bytes:
@@ -149,7 +163,7 @@ class History:
         lora_name = self.random.choice(LORA_NAMES)
         keys = self.keys(prompt, lora_name, has_own=stream.instance_id == INSTANCES[2])
         is_sharer = stream.instance_id == INSTANCES[3] or self.chance(8)
-        tiers = TIER_COUNT if is_sharer else SHARED
+        tiers = range(TIER_COUNT) if is_sharer else OWN_TIERS
         start = self.random.randrange(len(prompt)) if prompt and self.chance(2) else 0
         blocks, hashes = prompt[start:], keys[start:]
         fields: dict[str, object] = {"hashes": u64s(hashes), "tokens": tokens_of(blocks)}
@@ -182,7 +196,7 @@ class History:
                 "group": self.random.choice(GROUPS),
                 "reported": self.chance(4),
                 "undecided": self.chance(2),
-                **place_of(self.random.randrange(tiers)),
+                **place_of(self.random.choice(tiers)),
                 **fields,
             }  # type: ignore[arg-type]
         )
@@ -310,7 +324,8 @@ class History:
             match self.random.randrange(14):
                 case 0:
                     medium = self.random.choice((None, *MEDIA))
-                    events.append(ClearedBlocks(sequence=self.sequence, medium=medium))
+                    owned = self.chance(3)
+                    events.append(ClearedBlocks(sequence=self.sequence, medium=medium, owned=owned))
                 case 1 | 2 | 3 | 4:
                     events.append(self.removed(held))
                 case _:

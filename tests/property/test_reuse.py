@@ -77,12 +77,14 @@ class Engine:
         self.offloads, self.describes = self.random.random() < 0.5, self.random.random() < 0.5
         self.chunk = 1  # blocks that it keeps as one
         self.has_pool = self.random.random() < 0.4 and len(self.prefix) == 1
+        self.owner = self.random.choice(({}, {}, {"medium": "CPU"}, {"medium": "STORAGE"}))
         self.begin()
 
     def begin(self) -> None:
         """Another process of it, which holds nothing."""
         self.gpu: dict[int, Counter[Block]] = {group: Counter() for group in self.kinds}
         self.cpu: dict[int, set[Block]] = {group: set() for group in self.prefix}
+        self.owned: dict[int, set[Block]] = {group: set() for group in self.prefix}  # by KVCR
         self.sequence = 0
         self.known: set[int] = set()  # its groups of which a block was announced
         self.events: list[Mapping[str, object]] = []
@@ -103,7 +105,8 @@ class Engine:
             block = asked._replace(chain=asked.chain[:depth])
             on_gpu = all(self.gpu[group][block] for group in self.prefix)
             on_cpu = self.prefix and all(block in self.cpu[group] for group in self.prefix)
-            if not (on_gpu or on_cpu or block in self.world.pooled):
+            is_owned = self.prefix and all(block in self.owned[group] for group in self.prefix)
+            if not (on_gpu or on_cpu or is_owned or block in self.world.pooled):
                 break
             if all(self.gpu[group][block] for group in self.needed):
                 reusable = depth * BLOCK_SIZE
@@ -186,8 +189,30 @@ class Engine:
         ends = range(max(1, len(block.chain) - self.chunk + 1), len(block.chain) + 1)
         return [block._replace(chain=block.chain[:end]) for end in ends]
 
-    def name_offloaded(self, group: int, block: Block) -> None:
-        named = {"block_hashes": [self.world.name_of(block)], "medium": self.cpu_name}
+    def own(self) -> None:
+        """Its owner keeps some of what is on the GPU, and says so as often as it likes."""
+        owner = self.owner and self.owner | {"ownership": "kvcr"}
+        for group in self.prefix if owner else ():
+            for block in sorted(+self.gpu[group]):
+                if self.random.random() < 0.5:
+                    self.name_offloaded(group, block, **owner)
+                    self.owned[group].add(block)
+
+    def disown(self) -> None:
+        owner = self.owner and self.owner | {"ownership": "kvcr"}
+        if owner and self.random.random() < 0.2:
+            tag = self.random.choice(("AllBlocksCleared", "TierBlocksCleared"))
+            self.events.append({"type": tag, **owner})
+            self.owned = {group: set() for group in self.prefix}
+        for group in self.prefix if owner else ():
+            for block in sorted(self.owned[group]):
+                if self.random.random() < 0.5:
+                    fields = {"block_hashes": [self.world.name_of(block)], **owner}
+                    self.send("BlockRemoved", group, fields)
+                    self.owned[group].remove(block)
+
+    def name_offloaded(self, group: int, block: Block, **more: object) -> None:
+        named = {"block_hashes": [self.world.name_of(block)], "medium": self.cpu_name, **more}
         empty = {"token_ids": [], "block_size": 0, "parent_block_hash": None}
         self.send("BlockStored", group, named | empty | {"lora_id": None})
 
@@ -364,6 +389,8 @@ class World:
             *(lambda: engine.evict(wholly=True),) * 4,
             *(engine.offload,) * 9,
             *(engine.drop_offloaded,) * 5,
+            *(engine.own,) * 6,
+            *(engine.disown,) * 3,
             *(engine.clear, engine.restart, engine.share) * 4,
             engine.drop_shared,
             engine.lose,
@@ -425,6 +452,7 @@ def test_nor_is_an_answer_exact_of_chunks_that_nobody_has_named(seed: int) -> No
     world = World(seed)
     for engine in world.engines:
         engine.offloads, engine.describes, engine.chunk = True, False, 2
+        engine.owner = {}  # its chunks are those of the tier above
     _run(world)
 
 

@@ -593,7 +593,8 @@ def test_nor_does_what_vllm_takes_back_of_what_a_connector_beside_it_has_stored(
     assert engine.doubt == ""
 
 
-OWNED = {"ownership": "kvcr"}
+OWNED = {"ownership": "some-tier"}
+KVCR = {"ownership": "kvcr"}
 
 
 @pytest.mark.parametrize("together", [True, False])
@@ -606,7 +607,7 @@ OWNED = {"ownership": "kvcr"}
 def test_what_one_owner_takes_back_says_nothing_of_another_by_the_same_name(
     engine: Engine, one: Any, other: Any, described: bool, together: bool
 ) -> None:
-    """A list of tiers of vLLM's offloading (0.30 to 0.32): kvcr says what it evicts, files do not,
+    """A list of tiers of vLLM's offloading (0.30 to 0.32): one says what it evicts, files do not,
     and both are STORAGE.
     """
     stores = [chain, offloaded][not described]
@@ -628,6 +629,28 @@ def test_an_owner_that_takes_back_what_it_has_stored_is_exact(engine: Engine, me
     assert engine.doubt == Doubt.NEVER_REMOVED
     engine.send([removed(medium, ownership=None)], [removed(medium, **OWNED)], [chain(3)])
     assert engine.doubt == ""
+
+
+@pytest.mark.parametrize("locality", [None, "LOCAL"])
+@pytest.mark.parametrize("medium", ["CPU", "STORAGE"])
+def test_a_set_is_exact_from_its_first_block_on_and_through_a_clear(
+    engine: Engine, medium: str, locality: Any
+) -> None:
+    """KVCR says of each of its blocks that it is gone."""
+    engine.send([chain(1, 2)], [chain(1, 2, medium=medium, locality=locality, **KVCR)])
+    engine.restart_bridge()
+    assert engine.doubt == ""
+    engine.send([{"type": "AllBlocksCleared"}], [chain(3)])
+    assert engine.doubt == ""
+
+
+@pytest.mark.parametrize("medium", ["CPU", "STORAGE"])
+def test_what_goes_from_a_set_says_nothing_of_the_tier_beside_it(
+    engine: Engine, medium: str
+) -> None:
+    engine.send([chain(1, 2)], [chain(1, 2, medium=medium)], [chain(1, 2, medium=medium, **KVCR)])
+    engine.send([removed(medium, **KVCR)])
+    assert engine.doubt == Doubt.NEVER_REMOVED
 
 
 @pytest.mark.parametrize("locality", [None, "LOCAL", "REMOTE"])

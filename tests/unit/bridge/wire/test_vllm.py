@@ -81,6 +81,53 @@ def test_fields_that_name_no_block_are_ignored() -> None:
     assert stored(kv_cache_spec_sliding_window=512) == stored()
 
 
+KVCR = {"ownership": "kvcr"}
+
+
+@pytest.mark.parametrize(
+    ("place", "is_owned"),
+    [
+        ({"medium": "CPU"}, True),
+        ({"medium": "STORAGE", "locality": "LOCAL"}, True),
+        ({"medium": "STORAGE", "locality": "REMOTE"}, False),
+        ({"medium": "GPU"}, False),
+    ],
+)
+def test_blocks_of_an_owner_that_is_known_are_a_set(place: Any, is_owned: bool) -> None:
+    assert stored(**place, **KVCR).owned is is_owned
+    removal = only(map_event("BlockRemoved", block_hashes=[7], **place, **KVCR))
+    assert isinstance(removal, RemovedBlocks)
+    assert removal.owned is is_owned
+    left_out = map_event("BlockStored", block_hashes=[7], token_ids=["x"], **place, **KVCR)
+    (kept,) = decode(left_out).events
+    assert isinstance(kept, StoredBlocks)
+    assert (kept.owned, kept.left_out) == (is_owned, DropReason.BAD_TOKENS)
+
+
+@pytest.mark.parametrize("ownership", ["fs", "KVCR", "", 7, ["kvcr"], b"kvcr"])
+def test_others_own_no_set(ownership: object) -> None:
+    assert not stored(medium="CPU", ownership=ownership).owned
+
+
+@pytest.mark.parametrize("medium", [None, "CPU", "STORAGE"])
+def test_an_owner_clears_what_it_has(medium: str | None) -> None:
+    tag = "AllBlocksCleared" if medium is None else "TierBlocksCleared"
+    fields = {} if medium is None else {"medium": medium}
+    batch = decode(map_event(tag, **fields, **KVCR))
+    assert (batch.clears, batch.settled, batch.dropped) == (False, 0, [])
+    (cleared,) = batch.events
+    assert isinstance(cleared, ClearedBlocks)
+    assert cleared.owned
+    assert (cleared.medium is None) == (medium is None)
+
+
+@pytest.mark.parametrize("ownership", ["fs", 7])
+def test_a_clear_of_an_owner_that_is_not_known_may_be_of_all(ownership: object) -> None:
+    batch = decode(map_event("AllBlocksCleared", ownership=ownership))
+    assert batch.events == [ClearedBlocks(sequence=9)]
+    assert [error.reason for error in batch.dropped] == [DropReason.UNKNOWN_FIELD]
+
+
 @pytest.mark.parametrize("lookahead", [None, [], [None], [[], []]])
 def test_blocks_that_depend_on_later_tokens_are_left_out(lookahead: object) -> None:
     assert stored(lookahead_token_ids=lookahead) == stored()

@@ -5,7 +5,7 @@
 //! a name is good for all of them: it gives the block's holder set, which says who else holds it.
 
 use crate::entry_table::Entry;
-use crate::names::{SHARED, ScopeRef};
+use crate::names::{ScopeRef, is_shared};
 use crate::publisher::Publisher;
 use crate::state::{Index, State};
 
@@ -163,6 +163,6 @@ fn member_in(index: &Index, publisher: &Publisher, scope: u32) -> Option<u32> {
 /// no block is known yet.
 fn scope_of(publisher: &Publisher, entry: &Entry) -> Option<u32> {
     let part = publisher.memberships.get(entry.membership)?;
-    let is_own = !part.hidden && entry.tiers().any(|tier| tier < SHARED);
+    let is_own = !part.hidden && entry.tiers().any(|tier| !is_shared(tier));
     is_own.then_some(part.scope)
 }

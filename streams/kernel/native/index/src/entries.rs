@@ -10,7 +10,7 @@ use crate::hashing::entry_digest;
 use crate::left_out::CONFLICT;
 use crate::limits::HOLD_COUNT_MAX;
 use crate::memberships::Membership;
-use crate::names::SHARED;
+use crate::names::{OWNED, is_shared};
 use crate::publisher::Publisher;
 use crate::sets::holder_of;
 use crate::state::Index;
@@ -128,9 +128,10 @@ impl Index {
             return Some(slot);
         }
         self.count(Counter::Stored, 1);
-        if before > 0 && (is_sure || block.undecided) {
+        let is_set = block.tier >= OWNED;
+        if before > 0 && (is_sure || is_set || block.undecided) {
             self.count(Counter::Repeated, 1);
-            if !is_sure {
+            if !(is_sure || is_set) {
                 self.note_repeated(publisher, block, 1);
             }
             return Some(slot);
@@ -359,7 +360,8 @@ impl Index {
         let Block { key, prefix, tier, .. } = step.block;
         let scope = &mut self.scopes[membership.scope as usize];
         let holder = holder_of(membership.member, tier);
-        let is_own = u64::from(tier < SHARED);
+        let is_own = u64::from(!is_shared(tier));
+        let is_owned = u64::from(tier >= OWNED);
         let change =
             |count| Change { key, prefix, dp_rank: step.dp_rank, tier, clears: false, count };
         let bytes = change(step.after).encode();
@@ -398,6 +400,7 @@ impl Index {
             }
             membership.entries += 1;
             membership.own += is_own;
+            membership.owned += is_owned;
         } else {
             let digest = entry_digest(&change(step.before).encode());
             membership.digest = membership.digest.wrapping_sub(digest);
@@ -406,6 +409,7 @@ impl Index {
             scope.release(step.slot, holder, self.placement);
             membership.entries -= 1;
             membership.own -= is_own;
+            membership.owned -= is_owned;
         } else {
             membership.digest = membership.digest.wrapping_add(entry_digest(&bytes));
         }

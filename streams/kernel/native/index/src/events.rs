@@ -4,7 +4,7 @@
 
 use msgpack::{Reader, Result};
 
-use crate::names::{MEDIA, SHARED};
+use crate::names::{MEDIA, OWNED, SHARED, owned_tier};
 
 /// Cache groups of these kinds have blocks that form no prefix.
 const SPARSE_SPEC_KINDS: [&str; 6] = [
@@ -22,10 +22,10 @@ const UNNEEDED_SPEC_KINDS: [&str; 2] = ["encoder_only_attention", "cross_attenti
 pub enum Event<'a> {
     Stored(Stored<'a>),
     Removed(Removed<'a>),
-    /// Of everything, or of what is on a medium.
+    /// Of all that the engine itself holds (None), or of what is on some tiers.
     Cleared {
         sequence: i128,
-        medium: Option<u32>,
+        tiers: Option<Vec<u32>>,
     },
 }
 
@@ -149,6 +149,7 @@ struct Fields<'a> {
     left: i128,
     left_out: &'a str,
     shared: bool,
+    owned: bool,
     lora_name: &'a str,
     group: i128,
     forms_prefix: bool,
@@ -176,6 +177,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
         left: 0,
         left_out: "",
         shared: false,
+        owned: false,
         lora_name: "",
         group: 0,
         forms_prefix: true,
@@ -199,6 +201,7 @@ fn read_event<'a>(reader: &mut Reader<'a>) -> Result<Event<'a>> {
             (b"sequence", _) => fields.sequence = Some(reader.int()?),
             (b"medium", Kind::Cleared) if reader.nil()? => fields.medium = None,
             (b"medium", _) => fields.medium = Some(read_medium(reader)?),
+            (b"owned", _) => fields.owned = reader.bool()?,
             (_, Kind::Cleared) => reader.skip()?,
             (_, Kind::Removed) => read_removed_field(reader, &mut fields, key)?,
             (_, Kind::Stored) => read_stored_field(reader, &mut fields, key)?,
@@ -294,7 +297,7 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         return reader.fail("an event with a sequence");
     };
     if kind == Kind::Cleared {
-        return Ok(Event::Cleared { sequence, medium: fields.medium });
+        return Ok(Event::Cleared { sequence, tiers: cleared_tiers(fields.medium, fields.owned) });
     }
     let Some((hashes, [])) = fields.hashes.map(<[u8]>::as_chunks) else {
         return reader.fail("an event with hashes of 8 bytes");
@@ -302,7 +305,12 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
     let Ok(group) = u32::try_from(fields.group) else {
         return reader.fail("a 32-bit group");
     };
-    let tier = fields.medium.unwrap_or_default() + if fields.shared { SHARED } else { 0 };
+    let medium = fields.medium.unwrap_or_default();
+    let tier = match (fields.shared, fields.owned) {
+        (true, _) => SHARED + medium,
+        (false, true) => owned_tier(medium),
+        (false, false) => medium,
+    };
     if kind == Kind::Removed {
         let Ok(left) = u16::try_from(fields.left) else {
             return reader.fail("a number of copies that are left");
@@ -351,4 +359,13 @@ fn finish<'a>(reader: &Reader<'a>, kind: Kind, fields: Fields<'a>) -> Result<Eve
         extra_keys: fields.extra_keys,
         left_out: fields.left_out,
     }))
+}
+
+/// Which tiers a clear ends; None for all but those of another owner.
+fn cleared_tiers(medium: Option<u32>, owned: bool) -> Option<Vec<u32>> {
+    if owned {
+        let media = medium.map_or(0..SHARED, |medium| medium..medium + 1);
+        return Some(media.map(owned_tier).filter(|&tier| tier >= OWNED).collect());
+    }
+    medium.map(|medium| vec![medium, medium + SHARED])
 }

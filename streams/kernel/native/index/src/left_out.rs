@@ -4,6 +4,8 @@
 //! It stands as entries of scopes of their own, one for each reason, under keys of their own, so that
 //! rows and digests have it like all others, and a clear drops it.
 
+use std::sync::Arc;
+
 use crate::block::Block;
 use crate::counters::Counter;
 use crate::entry_table::{Entry, Place};
@@ -12,7 +14,7 @@ use crate::hashing::{LEFT_OUT_MASK, POOL_MASK, REPEATED_MASK};
 use crate::limits::{
     COPIES_KEPT_SHARE, HOLD_COUNT_MAX, LEFT_OUT_REASON_BYTES_MAX, LEFT_OUT_REASONS_MAX,
 };
-use crate::names::{GROUPS, LEFT_OUT, REPEATED, RULES};
+use crate::names::{GROUPS, LEFT_OUT, OWNED, REPEATED, RULES};
 use crate::publisher::Publisher;
 use crate::state::Index;
 
@@ -52,13 +54,14 @@ pub fn reason_of(counter: Counter, event: &Stored) -> Option<String> {
     Some(reason.to_owned())
 }
 
-/// An entry that outlives a clear.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// An entry that outlives a clear, on one tier.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lasting {
-    name: &'static str,
     key: u64,
-    prefix: u64,
     tier: u32,
+    prefix: u64,
+    count: u16,
+    lora_name: Arc<str>,
 }
 
 impl Index {
@@ -78,7 +81,7 @@ impl Index {
         };
         self.touch_part(publisher, entry.membership);
         let count = publisher.counts.of(&entry, tier);
-        if count == 0 || !(block.reported || count == HOLD_COUNT_MAX) {
+        if count == 0 || !(block.reported || tier >= OWNED || count == HOLD_COUNT_MAX) {
             self.set_known(publisher, entry, tier, count + 1, true);
         } else {
             publisher.unheld_removed = None; // it may be a copy
@@ -174,7 +177,7 @@ impl Index {
         }
         self.remove_whole(publisher, entry.key, block.tier);
         let copies = times - u16::from(block.reported);
-        if copies > 0 && !block.is_object {
+        if copies > 0 && !block.is_object && block.tier < OWNED {
             self.note_repeated(publisher, block, copies);
         }
     }
@@ -195,34 +198,60 @@ impl Index {
     // What outlives a clear
 
     /// The entries that say which groups form prefixes, and by which rule others are used, and what of
-    /// others the publisher has removed from pools.
+    /// others the publisher has removed from pools; and those of another owner's blocks. Cost
+    /// O(entries) where there are any.
     pub fn lasting(&self, publisher: &Publisher) -> Vec<Lasting> {
+        let numbers = LASTING.map(|name| publisher.memberships.number_of(name));
         let mut found = Vec::new();
-        for name in LASTING {
-            let Some(number) = publisher.memberships.number_of(name) else { continue };
-            let begin = found.len();
-            let mut place = Some(Place::default());
-            while let Some(at) = place {
-                let see = |entry: Entry| {
-                    let tier = entry.tiers().next().filter(|_| entry.membership == number);
-                    let prefix = self.block_of(publisher, &entry).map(|(_, prefix)| prefix);
-                    let key = entry.key;
-                    let lasting = tier.zip(prefix);
-                    found.extend(lasting.map(|(tier, prefix)| Lasting { name, key, prefix, tier }));
-                };
-                place = publisher.entries.part(at, self.keys(publisher), see);
-            }
-            found[begin..].sort_unstable();
+        for number in numbers.into_iter().flatten() {
+            self.keep_of(publisher, &mut found, |entry| {
+                let tier = entry.tiers().next().filter(|_| entry.membership == number);
+                tier.into_iter().collect()
+            });
         }
-        found.dedup();
+        found.iter_mut().for_each(|one| one.count = 1);
+        if publisher.memberships.iter().any(|part| part.owned > 0) {
+            self.keep_of(publisher, &mut found, |entry| {
+                let lasts = numbers.contains(&Some(entry.membership));
+                entry.tiers().filter(|&tier| tier >= OWNED && !lasts).collect()
+            });
+        }
         found
+    }
+
+    /// Adds those of the publisher's entries that these tiers are said of, by rising key and tier.
+    fn keep_of(
+        &self,
+        publisher: &Publisher,
+        found: &mut Vec<Lasting>,
+        tiers_of: impl Fn(&Entry) -> Vec<u32>,
+    ) {
+        let mut part = Vec::new();
+        let mut place = Some(Place::default());
+        while let Some(at) = place {
+            let see = |entry: Entry| {
+                for tier in tiers_of(&entry) {
+                    if let Some((lora_name, prefix)) = self.block_of(publisher, &entry) {
+                        let count = publisher.counts.of(&entry, tier);
+                        part.push(Lasting { key: entry.key, tier, prefix, count, lora_name });
+                    }
+                }
+            };
+            place = publisher.entries.part(at, self.keys(publisher), see);
+        }
+        part.sort_unstable();
+        part.dedup();
+        found.append(&mut part);
     }
 
     /// Puts them back.
     pub fn keep(&mut self, publisher: &mut Publisher, lasting: &[Lasting]) {
         if !lasting.is_empty() {
-            for &Lasting { name, key, prefix, tier } in lasting {
-                self.put_at(publisher, (key, prefix), (tier, 1), name);
+            for &Lasting { key, tier, prefix, count, ref lora_name } in lasting {
+                match self.find(publisher, key) {
+                    Some(entry) => self.set_known(publisher, entry, tier, count, true),
+                    None => self.put_at(publisher, (key, prefix), (tier, count), lora_name),
+                }
             }
             self.regroup(publisher);
             self.read_rules(publisher);
@@ -285,6 +314,7 @@ impl Index {
     #[cold]
     pub fn set_left(&mut self, publisher: &mut Publisher, key: u64, tier: u32, left: u16) -> bool {
         let again = repeated_key(key, tier);
+        let left = if tier >= OWNED { left.min(1) } else { left };
         let mut is_known = false;
         for name in [key, again, key ^ LEFT_OUT_MASK] {
             let entry = self.find(publisher, name).filter(|entry| entry.has(tier));

@@ -11,7 +11,7 @@
 //! A pool sets the bits of all instances and members, present and future, so a member that joins
 //! changes no mask.
 
-use crate::names::{SHARED, TIERS};
+use crate::names::{SHARED, TIERS, answered_tier, is_shared};
 
 /// Sets whose masks are allocated at once; masks are not copied when more sets come.
 const CHUNK_SETS: usize = 1024;
@@ -108,7 +108,8 @@ impl Masks {
             if self.retired.get(member as usize) == Some(&true) {
                 continue;
             }
-            if tier < SHARED {
+            if !is_shared(tier) {
+                let tier = answered_tier(tier);
                 let instance = self.instance_of[member as usize];
                 set_bit(per_instance, 0, instance);
                 set_bit(per_instance, (1 + tier) as usize * self.instance_words, instance);
@@ -142,7 +143,7 @@ fn fill_part(words: &mut [u64], part: usize, len: usize) {
 #[cfg(test)]
 mod tests {
     use super::{CHUNK_SETS, Masks, PARTS};
-    use crate::names::{SHARED, TIERS};
+    use crate::names::{SHARED, TIERS, is_shared};
     use crate::random::Random;
 
     fn bit(masks: &Masks, set: u32, part: usize, at: u32) -> bool {
@@ -159,7 +160,8 @@ mod tests {
     fn expected(holders: &[u32], part: usize, at: u32, instance_of: impl Fn(u32) -> u32) -> bool {
         holders.iter().any(|holder| {
             let (member, tier) = (holder / TIERS, holder % TIERS);
-            let (own, medium) = (tier < SHARED, (tier % SHARED) as usize);
+            let medium = [0, 1, 2, 0, 1, 2, 1, 2][tier as usize];
+            let own = !(3..=5).contains(&tier);
             match part {
                 0 => !own || instance_of(member) == at,
                 1..=3 => medium == part - 1 && (!own || instance_of(member) == at),
@@ -270,7 +272,7 @@ mod tests {
         for set in 0..200 {
             masks.write(set, &[set * TIERS + set % TIERS, 7 * TIERS + SHARED]);
             for member in 0..200 {
-                let expected = member == set && set % TIERS < SHARED;
+                let expected = member == set && !is_shared(set % TIERS);
                 assert_eq!(masks.is_own(set, member), expected, "{member} of {set}");
             }
         }

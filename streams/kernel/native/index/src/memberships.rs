@@ -17,9 +17,11 @@ pub struct Membership {
     /// Number within the scope.
     pub member: u32,
     pub context: u32,
-    /// Held (key, tier) pairs; `own` are those that are not in shared pools.
+    /// Held (key, tier) pairs; `own` are those that are not in shared pools, `owned` those of an
+    /// owner beside the engine.
     pub entries: u64,
     pub own: u64,
+    pub owned: u64,
     pub digest: u64,
     /// Registered here, and routable.
     pub registered: bool,
@@ -98,7 +100,7 @@ impl Memberships {
     /// Adds one, whose adapter has none; returns its number, the lowest that is free.
     pub fn insert(&mut self, membership: Membership) -> u32 {
         let number = self.vacant.pop().map_or(self.parts.len() as u32, |Reverse(free)| free);
-        assert!(number < 1 << 26, "an entry has 26 bits for its membership");
+        assert!(number < 1 << 24, "an entry has 24 bits for its membership");
         if number as usize == self.parts.len() {
             self.parts.push(None);
         }
@@ -163,6 +165,7 @@ mod tests {
             context: 0,
             entries,
             own: entries,
+            owned: 0,
             digest: 0,
             registered: false,
             named: None,

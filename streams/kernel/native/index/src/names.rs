@@ -9,10 +9,31 @@ use crate::limits::NAME_BYTES_MAX;
 
 /// The media in the order of their tiers' codes.
 pub const MEDIA: [&str; 3] = ["GPU", "CPU", "DISK"];
-/// Codes of the tiers: first the media of a publisher itself, then the same as shared pools.
-pub const TIERS: u32 = 2 * SHARED;
-/// Tiers from here on are shared pools.
+/// Codes of the tiers: first the media of a publisher itself, then the same as shared pools, then the
+/// CPU and the DISK of an owner beside the engine, of whom each block is held once.
+pub const TIERS: u32 = OWNED + 2;
+/// Tiers from here up to `OWNED` are shared pools.
 pub const SHARED: u32 = MEDIA.len() as u32;
+/// Tiers from here on have the blocks of another owner.
+pub const OWNED: u32 = 2 * SHARED;
+
+/// Whether a tier is a pool.
+#[inline]
+pub fn is_shared(tier: u32) -> bool {
+    (SHARED..OWNED).contains(&tier)
+}
+
+/// The tier as which answers count one: what another owns, the engine can read like its own.
+#[inline]
+pub fn answered_tier(tier: u32) -> u32 {
+    if tier >= OWNED { tier - OWNED + 1 } else { tier }
+}
+
+/// Where another owner has blocks on a medium; the engine's own tier for the GPU.
+#[inline]
+pub fn owned_tier(medium: u32) -> u32 {
+    if medium > 0 { OWNED + medium - 1 } else { medium }
+}
 
 /// What the names of the scopes begin with in which blocks wait; see `waiting`.
 const WAITING: &str = "\0waiting:";

@@ -2,7 +2,7 @@
 
 use msgpack::write;
 
-use crate::names::{MEDIA, SHARED};
+use crate::names::{MEDIA, OWNED, SHARED, answered_tier, is_shared};
 
 /// Blocks that are stored or removed.
 #[derive(Clone, Default)]
@@ -30,8 +30,9 @@ impl SampleEvent {
             ("type", text(if self.is_removal { "removed" } else { "stored" })),
             ("sequence", written(&|to| write::int(to, 0))),
             ("hashes", bytes(u64s(&self.hashes))),
-            ("medium", text(MEDIA[(self.tier % SHARED) as usize])),
-            ("shared", flag(self.tier >= SHARED)),
+            ("medium", text(MEDIA[(answered_tier(self.tier) % SHARED) as usize])),
+            ("shared", flag(is_shared(self.tier))),
+            ("owned", flag(self.tier >= OWNED)),
         ];
         if !self.is_removal {
             let extra_keys = |to: &mut Vec<u8>| {

@@ -230,7 +230,7 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use super::{HolderSets, UNUSED_MIN, holder_of};
-    use crate::names::TIERS;
+    use crate::names::{SHARED, TIERS};
     use crate::random::Random;
     use crate::slots::EMPTY_SET;
 
@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn a_holder_that_is_there_or_not_there_changes_no_set() {
         let mut blocks = Blocks::new(1);
-        let (gpu, pool) = (holder_of(3, 0), holder_of(3, TIERS - 1));
+        let (gpu, pool) = (holder_of(3, 0), holder_of(3, SHARED));
         assert_eq!(blocks.sets.without(EMPTY_SET, gpu), EMPTY_SET);
         blocks.change(0, gpu, true);
         let set = blocks.numbers[0];

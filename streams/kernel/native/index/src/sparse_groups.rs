@@ -9,7 +9,7 @@ use crate::groups::known;
 use crate::hashing::{GROUPS_MASK, RULES_MASK, UNRULED_KEY, group_mask};
 use crate::left_out::COPIES_UNKNOWN;
 use crate::limits::{GROUP_MAX, TURN_BLOCKS};
-use crate::names::{RULES, SHARED, UNPLACED, is_sparse, sparse_name};
+use crate::names::{RULES, UNPLACED, is_shared, is_sparse, sparse_name};
 use crate::publisher::{Publisher, Rule};
 use crate::state::Index;
 use crate::write::{GPU, Result, WriteTurn};
@@ -103,7 +103,7 @@ impl Index {
         let is_usable = event.left_out.is_empty();
         if event.tier != GPU {
             let is_kept = !publisher.unruled && known.is_some() && is_usable;
-            return is_kept && event.tier < SHARED && [0, size].contains(&event.block_size);
+            return is_kept && !is_shared(event.tier) && [0, size].contains(&event.block_size);
         }
         let is_new = known.is_none() && event.last_blocks > 0 && event.group <= GROUP_MAX;
         let fits = (is_new || known == Some(event.last_blocks)) && event.block_size == size;

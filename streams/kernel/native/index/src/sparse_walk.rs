@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::hashing::{Placement, group_mask};
-use crate::names::{SHARED, ScopeRef, sparse_name};
+use crate::names::{SHARED, ScopeRef, owned_tier, sparse_name};
 use crate::publisher::Rule;
 use crate::roster::{Bits, RosterEntry};
 use crate::scope::Scope;
@@ -35,7 +35,10 @@ impl Beside<'_> {
         let Some(slot) = scope.find(prefix, self.placement) else { return false };
         let holders = scope.sets.holders(scope.slots.set(slot));
         ranks.iter().filter_map(|rank| rank.beside).any(|member| {
-            media.iter().any(|&medium| holders.binary_search(&holder_of(member, medium)).is_ok())
+            media
+                .iter()
+                .flat_map(|&medium| [medium, owned_tier(medium)])
+                .any(|tier| holders.binary_search(&holder_of(member, tier)).is_ok())
         })
     }
 

@@ -191,6 +191,7 @@ impl Index {
             context: self.changes.join(context),
             entries: 0,
             own: 0,
+            owned: 0,
             digest: 0,
             registered: false,
             named,

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::hashing::{Placement, PrefixHasher};
-use crate::names::{SHARED, TIERS};
+use crate::names::{SHARED, TIERS, is_shared, owned_tier};
 use crate::roster::{Bits, MissedParts, Misses, RosterEntry};
 use crate::scope::Scope;
 use crate::sets::holder_of;
@@ -416,7 +416,7 @@ impl Alive {
     /// Takes the bits of ranks and instances from `mask` that they have of pools alone which they
     /// do not read.
     fn drop_unread(&self, mask: &mut [u64], roster: &[RosterEntry], holders: &[u32]) {
-        let shared = holders.iter().copied().filter(|holder| holder % TIERS >= SHARED);
+        let shared = holders.iter().copied().filter(|holder| is_shared(holder % TIERS));
         let shared: Vec<u32> = shared.collect();
         if shared.is_empty() {
             return;
@@ -430,7 +430,9 @@ impl Alive {
                         holder % TIERS == SHARED + medium
                             && readable.binary_search(&(holder / TIERS)).is_ok()
                     };
-                    let is_own = holders.binary_search(&holder_of(member, medium)).is_ok();
+                    let is_own = [medium, owned_tier(medium)]
+                        .iter()
+                        .any(|&tier| holders.binary_search(&holder_of(member, tier)).is_ok());
                     let is_held = is_own || shared.iter().any(is_read);
                     *any |= is_held;
                     if !is_held {

@@ -17,7 +17,7 @@ use crate::left_out::{LASTING, UNRESOLVED, reason_of};
 use crate::limits::{ENDED_ENTRIES, GROUP_MAX, RELEASED_BESIDE_MIN, TURN_BLOCKS};
 use crate::memberships::{MemberId, Membership};
 use crate::moves::Moves;
-use crate::names::{ContextKey, GROUPS, RULES, SHARED};
+use crate::names::{ContextKey, GROUPS, RULES, is_shared};
 use crate::publisher::Publisher;
 use crate::state::{Index, State};
 
@@ -99,10 +99,10 @@ impl<'a> WriteTurn<'a> {
             match event {
                 Event::Stored(stored) => self.store(id, stored, &moves)?,
                 Event::Removed(removed) => self.remove(id, removed, &mut moves)?,
-                Event::Cleared { medium: Some(medium), .. } => {
-                    self.clear_medium(id, *medium, &mut moves)?;
+                Event::Cleared { tiers: Some(tiers), .. } => {
+                    self.clear_tiers(id, tiers, &mut moves)?;
                 }
-                Event::Cleared { sequence, medium: None } => {
+                Event::Cleared { sequence, tiers: None } => {
                     self.clear_blocks(id)?;
                     cleared = Some(*sequence);
                 }
@@ -134,6 +134,9 @@ impl<'a> WriteTurn<'a> {
     fn store(&mut self, id: u64, event: &Stored, moves: &Moves) -> Result<()> {
         let seed = self.hasher.seed();
         let (publisher, index) = self.publisher(id)?;
+        if event.reported {
+            index.settle_rules(publisher); // an event before it may have named one of their keys
+        }
         let undecided;
         let event = if event.reported && !publisher.active_rules().is_empty() {
             // Whatever was registered: a prompt is computed again where one group has lost a block.
@@ -296,7 +299,7 @@ impl<'a> WriteTurn<'a> {
             let skipped =
                 event.group <= GROUP_MAX && publisher.skipped_groups >> event.group & 1 == 1;
             let unknown = if skipped { Counter::SkippedGroup } else { Counter::UnknownRemoved };
-            let is_of_pool = event.tier >= SHARED && publisher.routable && !skipped;
+            let is_of_pool = is_shared(event.tier) && publisher.routable && !skipped;
             for ahead in hashes.chunks(AHEAD) {
                 let found = index.find_ahead(publisher, ahead, mask);
                 for (&hash, entry) in ahead.iter().zip(found) {
@@ -362,7 +365,8 @@ impl<'a> WriteTurn<'a> {
 
     // Dropping entries
 
-    /// The publisher holds nothing any more; what outlives that stays known.
+    /// The publisher holds nothing any more, but for what another owns; what outlives that stays
+    /// known.
     fn clear_blocks(&mut self, id: u64) -> Result<()> {
         let (publisher, index) = self.publisher(id)?;
         let kept = (publisher.has_base, publisher.sparse_blocks, publisher.unruled);
@@ -397,12 +401,12 @@ impl<'a> WriteTurn<'a> {
         Ok(removed)
     }
 
-    /// Drops a publisher's entries on the tiers of a medium, its own and shared.
-    fn clear_medium(&mut self, id: u64, medium: u32, moves: &mut Moves) -> Result<()> {
-        if medium == GPU {
+    /// Drops a publisher's entries on some tiers.
+    fn clear_tiers(&mut self, id: u64, tiers: &[u32], moves: &mut Moves) -> Result<()> {
+        if tiers.contains(&GPU) {
             self.publisher(id)?.0.unheld_removed = Some(0);
         }
-        for tier in [medium, medium + SHARED] {
+        for &tier in tiers {
             let (publisher, index) = self.publisher(id)?;
             let lasting = LASTING.map(|name| publisher.memberships.number_of(name));
             let is_alias = |entry: &Entry| {
@@ -590,6 +594,7 @@ fn empty_membership(publisher: &mut Publisher, index: &mut Index, number: u32) {
     if let Some(membership) = publisher.memberships.get_mut(number) {
         let entries = std::mem::take(&mut membership.entries);
         membership.own = 0;
+        membership.owned = 0;
         membership.digest = 0;
         membership.uneven = 0;
         if let Some(named) = &mut membership.named {

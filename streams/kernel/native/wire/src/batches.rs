@@ -23,6 +23,8 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 const DISK: &str = "DISK";
 const REMOTE: &str = "REMOTE";
+/// Whose blocks are sets: of `schemas/events.py`.
+const OWNERS: [&str; 1] = ["kvcr"];
 /// Among media: the blocks are of all instances.
 const SHARES: u32 = 1 << 7;
 /// Likewise: nothing says how many tokens they have.
@@ -131,6 +133,7 @@ struct Event<'a> {
     is_lower: bool,
     shared: bool,
     is_owned: bool,
+    is_known_owner: bool,
     reported: bool,
     /// Whether the event itself says whether its blocks were there before.
     has_origin: bool,
@@ -142,6 +145,13 @@ struct Event<'a> {
     /// Where its rows begin.
     extra_keys_at: Option<usize>,
     has_extra_keys: bool,
+}
+
+impl Event<'_> {
+    /// Whether its blocks are a set of an owner that is known: see `StoredBlocks.owned`.
+    fn has_set(&self) -> bool {
+        self.is_known_owner && self.medium != GPU && !self.shared
+    }
 }
 
 impl Default for Event<'_> {
@@ -159,6 +169,7 @@ impl Default for Event<'_> {
             is_lower: false,
             shared: false,
             is_owned: false,
+            is_known_owner: false,
             reported: false,
             has_origin: false,
             group: 0,
@@ -330,15 +341,18 @@ impl<'a, 'p> Batch<'a, 'p> {
             Kind::Cleared => self.write_cleared(),
             _ if !event.has_hashes => return None,
             Kind::Removed => {
-                if !self.hashes.is_empty() {
+                if !self.hashes.is_empty() && !event.has_set() {
                     self.media |= taken_back(&event);
                 }
                 self.write_removed(&event);
             }
             Kind::Stored => {
-                self.media |= event.media | if event.shared { SHARES } else { 0 };
-                if !event.has_extra_keys {
-                    self.media |= stored(&event, !self.tokens.is_empty());
+                // Of a set all is told that goes, by a name that is no other's.
+                if !event.has_set() {
+                    self.media |= event.media | if event.shared { SHARES } else { 0 };
+                    if !event.has_extra_keys {
+                        self.media |= stored(&event, !self.tokens.is_empty());
+                    }
                 }
                 if self.is_scopeless(&event) {
                     self.tokens.clear();
@@ -457,6 +471,9 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Field::Ownership => {
                 event.is_owned = true;
+                let at = reader.at();
+                event.is_known_owner = reader.str().is_ok_and(|name| OWNERS.contains(&name));
+                reader.seek(at);
                 return self.skip();
             }
             Field::Origin => {
@@ -588,6 +605,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             event.block_size != 0,
             event.medium != GPU,
             event.shared,
+            event.has_set(),
             !lora_name.is_empty(),
             event.group != 0,
             !event.spec_kind.is_empty(),
@@ -652,7 +670,7 @@ impl<'a, 'p> Batch<'a, 'p> {
     }
 
     fn write_removed(&mut self, event: &Event<'a>) {
-        let optional = [event.medium != GPU, event.shared, event.group != 0];
+        let optional = [event.medium != GPU, event.shared, event.has_set(), event.group != 0];
         let run = &mut self.run;
         begin(run, "removed", self.sequence, 1 + count(&optional));
         write_field(run, "hashes", |run| write::bin(run, &self.hashes));
@@ -786,6 +804,9 @@ fn write_place(run: &mut Vec<u8>, event: &Event) {
     }
     if event.shared {
         write_field(run, "shared", |run| write::bool(run, true));
+    }
+    if event.has_set() {
+        write_field(run, "owned", |run| write::bool(run, true));
     }
 }
 
