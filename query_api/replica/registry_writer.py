@@ -1,14 +1,16 @@
 """`/register` and `/unregister` on a replica: entries of the registry topic.
 
 A request is checked against the registry as this replica has read it, written with acks=all, and
-answered once the log has it. Repeating a request that failed is safe: what was written is no
-change the second time. A pool is as many entries as the events have partitions. Two replicas that
-write different registrations of one publisher at once cannot know of each other; see
-`query_api.replica.registry_table`.
+answered once the log has it. Where it seems to change nothing, or to be refused, all that the
+registry has by then is read first: another replica may have written a moment before. Repeating a
+request that failed is safe: what was written is no change the second time. A pool is as many
+entries as the events have partitions. Two replicas that write different registrations of one
+publisher at once cannot know of each other; see `query_api.replica.registry_table`.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from brokers.availability import describe
@@ -21,7 +23,7 @@ from logs.loop_thread import LoopThread
 from query_api.http.errors import recovering
 from query_api.replica.replica import Replica
 from query_api.replica.snapshot import Topic, TopicPartition
-from schemas.errors import NotRegisteredError, StorageError
+from schemas.errors import NotRegisteredError, RegistrationError, StorageError
 from schemas.identities import PublisherKey
 from schemas.limits import REGISTRY_ENTRY_MS
 from schemas.registration import (
@@ -52,12 +54,14 @@ class RegistryWriter:
         replica: Replica,
         thread: LoopThread,
         *,
+        read_registry: Callable[[], Awaitable[None]],
         check: Callable[[Registration], None],
         kinds: Collection[PublisherKind],
         on_unregistered: Callable[[list[Registration]], None] = lambda gone: None,
     ) -> None:
         """Args:
         thread: of the replica, on which it writes.
+        read_registry: returns once the replica has read all that the registry had by then.
         check: raises EndpointError where no bridge could ever connect.
         kinds: of publishers that the bridges can follow.
         on_unregistered: told of those that were.
@@ -67,6 +71,7 @@ class RegistryWriter:
         self._servers = settings.bootstrap
         self._replica = replica
         self._thread = thread
+        self._read_registry = read_registry
         self._check = check
         self._on_unregistered = on_unregistered
         self.kinds = kinds
@@ -103,18 +108,31 @@ class RegistryWriter:
         request is repeated. An entry of the same publisher takes the place of the one before it.
         """
         async with self._lock:
-            registered = dict(self._registrations())
-            replaced = replaced_by(registration, registered) if replace else []
-            replaced += restated_by(registration, registered) if restate else []
-            for one in replaced:
-                del registered[one.publisher]
-            new = [one for one in self._members(registration) if is_new(one, registered)]
+            changes = partial(self._changes, registration, replace=replace, restate=restate)
+            try:
+                new, replaced = changes()
+            except RegistrationError:
+                new, replaced = [], []
+            if not (new or replaced):
+                await self._read_registry()
+                new, replaced = changes()
             if new:
                 self._check(registration)
             for one in new:
                 await self._send(one.publisher, one)
             for publisher in {one.publisher for one in replaced} - {one.publisher for one in new}:
                 await self._send(publisher, None)
+
+    def _changes(
+        self, registration: Registration, *, replace: bool, restate: bool
+    ) -> tuple[list[Registration], list[Registration]]:
+        """What is to be written, and what is to go."""
+        registered = dict(self._registrations())
+        replaced = replaced_by(registration, registered) if replace else []
+        replaced += restated_by(registration, registered) if restate else []
+        for one in replaced:
+            del registered[one.publisher]
+        return [one for one in self._members(registration) if is_new(one, registered)], replaced
 
     def _members(self, registration: Registration) -> list[Registration]:
         if not registration.is_pool:
@@ -127,6 +145,9 @@ class RegistryWriter:
     async def _forget(self, target: Unregistration) -> list[Registration]:
         async with self._lock:
             gone = list(filter(target.matches, self._registrations().values()))
+            if not gone:
+                await self._read_registry()
+                gone = list(filter(target.matches, self._registrations().values()))
             if not gone:
                 raise NotRegisteredError(target.service_key)
             for registration in gone:

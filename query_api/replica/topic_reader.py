@@ -12,7 +12,8 @@ and so is a snapshot whose offsets no longer belong to the topics.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from brokers.availability import describe
@@ -43,6 +44,7 @@ from streams.table.rows.contexts import MISSING_ROWS, NEWER_ROWS
 from streams.table.rows.format import as_found
 
 REPLICA_ROWS_PER_TURN_MAX: Final = 512  # applied before others have their turn
+REGISTRY_READ_WAIT_S: Final = 0.005  # between two looks whether the registry is read
 REPLICA_STALL_S: Final = 30.0  # behind for this long without one row: the consumer is replaced
 
 assert REPLICA_POLL_MS < 1000 * REPLICA_STALL_S, "one empty fetch is not a stall"
@@ -102,6 +104,7 @@ class TopicReader(Follower):
             name for name, place in self._places.items() if place.topic is not Topic.EVENTS
         ]
         self._servers = settings.bootstrap
+        self._consumer: Consumer | None = None  # where it reads
         self._answered_at = self._looked_at = self._moved_at = self._clock.monotonic()
 
     @property
@@ -172,6 +175,26 @@ class TopicReader(Follower):
             consumer.seek(name, max(offset, first[name]))
         await self._note_ends(consumer)
         self._moved_at = self._looked_at = self._clock.monotonic()
+        self._consumer = consumer
+
+    async def left(self) -> None:
+        """See `Follower`."""
+        self._consumer = None
+
+    async def read_registry(self) -> None:
+        """Returns once all is read that the registry had when this was called: some milliseconds,
+        or as long as Kafka is away.
+        """
+        names = [name for name in self._read_from if self._places[name].topic is Topic.REGISTRY]
+        ends: Mapping[Partition, int] | None = None
+        while ends is None or any(
+            self._snapshot.next_offsets[self._places[name]] < ends[name] for name in names
+        ):
+            if ends is None and self._consumer is not None:
+                with suppress(*AWAY):
+                    ends = await self._consumer.end_offsets(names)
+                    continue
+            await asyncio.sleep(REGISTRY_READ_WAIT_S)
 
     async def take(self, messages: Messages) -> None:
         """See `Follower`."""

@@ -122,6 +122,7 @@ class ReplicaService:
             options,
             self.replica,
             self._thread,
+            read_registry=self._reader.read_registry,
             check=check_addresses,
             kinds=KINDS,
             on_unregistered=self.router.forget,

@@ -384,6 +384,26 @@ def test_a_registration_at_one_replica_is_in_the_topic_and_seen_by_all(
     assert (status, answer["error"]) == (404, text)
 
 
+def test_a_registration_right_behind_what_another_replica_was_told_is_not_lost(
+    settings: KafkaSettings, start_replica: StartReplica
+) -> None:
+    replicas = [start_replica(settings), start_replica(settings)]
+    for replica in replicas:
+        replica.await_ready()
+    one = registration("a")
+    assert replicas[0].register_one(one)[0] == 200
+    target = {"instance_id": "a", "dp_rank": 0}
+    for number in range(20):
+        here, there = replicas[number % 2], replicas[1 - number % 2]
+        assert here.post("/unregister", target)[0] == 200, number
+        # The same again, or another under its name.
+        one = one if number % 3 else registration("a", port=5100 + number)
+        assert there.register_one(one)[0] == 200, number
+    for replica in replicas:
+        replica.await_services("a")
+        assert replica.get("/services")[1]["services"][0]["Endpoint"] == one.endpoint
+
+
 @pytest.mark.smoke
 def test_a_table_topic_that_was_lost_is_read_anew_while_the_old_table_answers(
     settings: KafkaSettings, start_replica: StartReplica
