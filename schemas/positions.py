@@ -60,6 +60,11 @@ SAYS_ALL_GONE: Final = 1 << 26
 POOL_CLEARED: Final = 1 << 8
 """Such blocks were dropped with what is its own, though nothing says that they are gone."""
 
+OWNED_CHUNKS: Final = 1 << 9
+"""Another owner keeps several of its blocks as one, and has named each of them: behind a clear its
+engine knows no more than the last one, and so names that alone as gone.
+"""
+
 CPU_CLEARED: Final = 1 << 10
 DISK_CLEARED: Final = 1 << 11
 """So was what it had on this tier of its own, at a clear that may have been of its GPU alone."""

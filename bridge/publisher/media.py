@@ -47,6 +47,7 @@ from schemas.positions import (
     DISK_TAKEN_BACK,
     ON_CPU,
     OUTLIVING,
+    OWNED_CHUNKS,
     OWNED_ON_DISK,
     OWNED_ON_DISK_TAKEN_BACK,
     POOL_CLEARED,
@@ -64,7 +65,9 @@ _CLEARED: Final = (CPU_CLEARED, DISK_CLEARED)
 """Of each of `TIERS`."""
 
 _TAKEN_BACK: Final = CPU_TAKEN_BACK | DISK_TAKEN_BACK | SHARED_TAKEN_BACK | OWNED_ON_DISK_TAKEN_BACK
-_OF_OFFLOADING: Final = UNSIZED | WHOLE | ON_CPU | DISK_STORED | OWNED_ON_DISK | _TAKEN_BACK
+_OF_OFFLOADING: Final = (
+    UNSIZED | WHOLE | ON_CPU | DISK_STORED | OWNED_ON_DISK | OWNED_CHUNKS | _TAKEN_BACK
+)
 _LASTING: Final = (
     SHARES | POOL_CLEARED | CPU_CLEARED | DISK_CLEARED | SAYS_ALL_GONE | _OF_OFFLOADING
 )
@@ -118,6 +121,7 @@ class Media:
         if batch.clears or batch.settled & TIER_CLEARED:
             kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
+            self.names |= CPU_CLEARED if batch.clears and names & OWNED_CHUNKS else 0
         for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
             if used & self._lasting and batch.clears:

@@ -637,11 +637,23 @@ def test_a_set_is_exact_from_its_first_block_on_and_through_a_clear(
     engine: Engine, medium: str, locality: Any
 ) -> None:
     """KVCR says of each of its blocks that it is gone."""
-    engine.send([chain(1, 2)], [chain(1, 2, medium=medium, locality=locality, **KVCR)])
+    alone = {"medium": medium, "locality": locality, **KVCR}
+    engine.send([chain(1, 2)], [chain(1, **alone)], [chain(2, **alone)])
     engine.restart_bridge()
     assert engine.doubt == ""
     engine.send([{"type": "AllBlocksCleared"}], [chain(3)])
     assert engine.doubt == ""
+
+
+def test_a_set_of_chunks_is_doubted_behind_a_clear(engine: Engine) -> None:
+    """vLLM 0.33 forgets what is in them (`OffloadingEventsTracker.reset`)."""
+    engine.send([chain(1, 2)], [chain(1, 2, medium="CPU", **KVCR)])
+    engine.restart_bridge()
+    assert engine.doubt == ""
+    engine.send([{"type": "AllBlocksCleared"}], [chain(3)])
+    assert engine.doubt == Doubt.TIERS_CLEARED
+    engine.restart_bridge()
+    assert engine.doubt == Doubt.TIERS_CLEARED
 
 
 @pytest.mark.parametrize("medium", ["CPU", "STORAGE"])

@@ -27,6 +27,8 @@ const REMOTE: &str = "REMOTE";
 const OWNERS: [&str; 1] = ["kvcr"];
 /// Among media: the blocks are of all instances.
 const SHARES: u32 = 1 << 7;
+/// Likewise: several blocks of another owner in one event.
+const OWNED_CHUNKS: u32 = 1 << 9;
 /// Likewise: nothing says how many tokens they have.
 const UNSIZED: u32 = 1 << 12;
 /// Likewise: blocks of the CPU by their tokens, without extra keys; and that some are removed from
@@ -348,7 +350,9 @@ impl<'a, 'p> Batch<'a, 'p> {
             }
             Kind::Stored => {
                 // Of a set all is told that goes, by a name that is no other's.
-                if !event.has_set() {
+                if event.has_set() {
+                    self.media |= if self.hashes.len() > 8 { OWNED_CHUNKS } else { 0 };
+                } else {
                     self.media |= event.media | if event.shared { SHARES } else { 0 };
                     if !event.has_extra_keys {
                         self.media |= stored(&event, !self.tokens.is_empty());
