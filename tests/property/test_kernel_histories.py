@@ -514,7 +514,7 @@ class History:
         assert self.rust.stats()["entries"] == self.rust.stats()["scopes"] == 0
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", [*range(12), 1012])
 def test_both_kernels_show_the_same_of_few_blocks(number: int) -> None:
     seed, at_once = number or TOKEN_HASH_SEED, (4096, 0, 5)[number % 3]
     history = History(number, Bounds(seed, at_once, 4, 9, longest=6, prompts=8, steps=250))

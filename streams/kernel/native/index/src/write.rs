@@ -108,9 +108,7 @@ impl<'a> WriteTurn<'a> {
                 }
             }
         }
-        let (publisher, index) = self.publisher(id)?;
-        index.settle_groups(publisher);
-        index.settle_rules(publisher);
+        self.settle(Some(id))?;
         self.release_left_beside(events.iter().map(Event::blocks).sum());
         Ok(cleared)
     }
@@ -545,7 +543,10 @@ impl<'a> WriteTurn<'a> {
         for (place, change) in changes.iter().enumerate() {
             let id = match last {
                 Some((dp_rank, id)) if dp_rank == change.dp_rank => id,
-                _ => self.state.open_publisher(stream.clone(), change.dp_rank),
+                before => {
+                    self.settle(before.map(|(_, id)| id))?;
+                    self.state.open_publisher(stream.clone(), change.dp_rank)
+                }
             };
             last = Some((change.dp_rank, id));
             let (publisher, index) = self.publisher(id)?;
@@ -580,11 +581,19 @@ impl<'a> WriteTurn<'a> {
             }
             self.spend(1);
         }
-        if let Some((_, id)) = last {
+        self.settle(last.map(|(_, id)| id))?;
+        self.release_left_beside(changes.len());
+        Ok(())
+    }
+
+    /// Has a publisher's groups and rules looked at again, where one of their keys may have been
+    /// named.
+    fn settle(&mut self, id: Option<u64>) -> Result<()> {
+        if let Some(id) = id {
             let (publisher, index) = self.publisher(id)?;
+            index.settle_groups(publisher);
             index.settle_rules(publisher);
         }
-        self.release_left_beside(changes.len());
         Ok(())
     }
 }
