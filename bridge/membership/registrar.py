@@ -24,6 +24,7 @@ from bridge.publisher.anchor import NO_ANCHOR, Anchor
 from bridge.publisher.follower import PublisherFollower
 from bridge.publisher.ports import RecordSink
 from bridge.sockets.endpoints import check_publisher_endpoint, check_replay_endpoint
+from schemas.answer_states import Doubt
 from schemas.clock import REAL_CLOCK
 from schemas.errors import EndpointError, NotRegisteredError, RegistrationError
 from schemas.identities import PublisherKey
@@ -142,7 +143,9 @@ class Registrar:
             return
         said = state.confirmation
         process = None if said is None else said.process
-        self._follower.begin(publisher, Anchor.of(state), process=process)
+        is_emptied = said is not None and said.reason == Doubt.ASLEEP
+        anchor = Anchor.of(state)
+        self._follower.begin(publisher, anchor, process=process, is_emptied=is_emptied)
 
     async def register(
         self, registration: Registration, *, replace: bool = False, restate: bool = False

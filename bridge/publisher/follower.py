@@ -222,6 +222,7 @@ class PublisherFollower:
         *,
         process: ProcessMark | None = None,
         joint: Joint = NO_JOINT,
+        is_emptied: bool = False,
     ) -> None:
         """The log has the publisher's batches up to `anchor`: what came after it is asked for.
 
@@ -229,6 +230,7 @@ class PublisherFollower:
             publisher: followed.
             process: what the log says of the engine's process, or None.
             joint: what the bridge knows that followed it until now.
+            is_emptied: whether its engine had slept, and nothing had come of it since.
         """
         if publisher.engine is not None and process is not None:
             publisher.engine.remember(process)
@@ -236,6 +238,8 @@ class PublisherFollower:
             publisher.begin_again()  # what was confirmed is not what the log has
         publisher.sequencer.set_anchor(anchor, away=NOT_FOLLOWED)
         publisher.sequencer.join(joint)
+        if is_emptied:
+            publisher.note_emptied()
         publisher.place()
         if self.streams is not None and publisher.registration.has_stream:
             self.streams.place(publisher.key, anchor.cursor.sequence)

@@ -345,8 +345,14 @@ class Publisher:
             self.engine.ask_again()
             self.wake()
         if facts is not None and facts.is_asleep:
-            self._asleep_at = self.sequencer.stream.arrivals.messages
-            self.wake()
+            self.note_emptied()
+
+    def note_emptied(self) -> None:
+        """Its engine has slept: until something comes of it, its cache is empty, and it has not
+        said so.
+        """
+        self._asleep_at = self.sequencer.stream.arrivals.messages
+        self.wake()
 
     @property
     def _is_emptied(self) -> bool:

@@ -10,6 +10,7 @@ import zmq
 from lab.engines.publisher import Publisher, PublisherOptions
 from lab.engines.wire import BlockRemoved, BlockStored
 from tests.contract.deployments import Tenant
+from tests.contract.test_service_contract import chain
 from tests.engine_http import EngineServer, engine_server
 
 BLOCK = range(16)
@@ -108,6 +109,34 @@ def test_what_an_engine_has_switched_off_is_found(
     assert [one["code"] for one in tenant.findings()["a"]] == ["asleep"]
     serves(engine, publisher)
     tenant.until(lambda: not tenant.findings(), "no findings")
+
+
+@pytest.mark.parametrize("in_order", [False, True])
+def test_what_slept_before_a_restart_and_has_not_stepped_since_is_known_behind_it(
+    tenant: Tenant, publisher: Publisher, engine: EngineServer, in_order: bool
+) -> None:
+    serves(engine, publisher)
+    tenant.connect(publisher, http_endpoint=engine.url)
+    publisher.publish([chain(1, list(range(64)))])
+    tenant.await_longest(list(range(64)), 64)
+    awake = dict(engine.replies)
+    asleep = {
+        path: (status, body.replace(b'"awake"} 1.0', b'"awake"} 0.0'))
+        for path, (status, body) in awake.items()
+    }
+
+    def reason() -> str:
+        (service,) = tenant.services()
+        return str(service["Reason"])
+
+    engine.replies |= asleep
+    tenant.until(lambda: reason() == "asleep", "an engine that sleeps")
+    engine.replies |= awake
+    tenant.deployment.restart(in_order=in_order)
+    tenant.until(lambda: tenant.deployment.followed(tenant.tenant_id), "a link")
+    tenant.until(lambda: reason() == "asleep", "what was known before")
+    publisher.publish([chain(5, list(range(64, 128)))])
+    tenant.until(lambda: reason() != "asleep", "an engine that has stepped")
 
 
 def test_another_model_name_is_found(
