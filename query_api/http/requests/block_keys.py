@@ -105,10 +105,16 @@ class BlockKeys(NamedTuple):
             return [(extra_key([salt]),) if salt else ()]
         if self.rows:
             return [_packed([without_adapter(row, lora_name) for row in self.rows], salt)]
-        found = (
-            _packed(media_rows(self.media, blocks, block_size, form), salt) for form in MEDIA_FORMS
-        )
-        return list(dict.fromkeys(found))
+        found = [media_rows(self.media, blocks, block_size, form) for form in MEDIA_FORMS]
+        packed = (_packed(rows, salt) for rows in found if salt or not _is_salt(rows))
+        return list(dict.fromkeys(packed))
+
+
+def _is_salt(rows: Sequence[Sequence[object]]) -> bool:
+    """Whether they are those of a salt alone: vLLM 0.17 and 0.18 wrote an image so that is wholly
+    within the first block, and a query of one must not find the blocks of another's salt.
+    """
+    return len(rows) == 1 and len(rows[0]) == 1 and isinstance(rows[0][0], str)
 
 
 NO_KEYS: Final = BlockKeys()

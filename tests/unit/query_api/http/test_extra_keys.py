@@ -15,10 +15,11 @@ from query_api.http.requests.block_keys import (
 )
 from reprise.application import create_app
 from schemas.arrays import ArrayPacker, PythonArrayPacker
-from schemas.events import encode_events
+from schemas.events import StoredBlocks, encode_events, extra_key
 from schemas.limits import NAME_BYTES_MAX
 from streams.kernel import array_packer, open_kernel
 from tests.fakes import AsgiClient, FakeTable, registration
+from tests.strategies import u32s, u64s
 
 CAPTURED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[3] / "vectors" / "vllm-extra-keys.json").read_text()
@@ -161,6 +162,25 @@ def test_an_adapter_in_the_keys_is_a_level_and_the_salt_and_images_stay_keys(
     assert held(client, asked(one, media=media, cache_salt=None)) == {"a": 0}
     assert held(client, asked(one)) == {"a": 4}
     assert held(client, asked(one, media=media, lora_name=None)) == {"a": 0}
+
+
+@pytest.mark.parametrize(("length", "is_found"), [(3, False), (5, True)])
+def test_an_image_called_like_a_salt_does_not_find_the_salted_blocks(
+    table: FakeTable, client: AsgiClient, length: int, is_found: bool
+) -> None:
+    """Within the first block vLLM 0.17 would key it as a salt; beyond, no salt is keyed so."""
+    rows: list[list[object] | None] = [["user-7"], ["user-7"] if is_found else None]
+    of_salt = StoredBlocks(
+        sequence=0,
+        hashes=u64s([1, 2]),
+        tokens=u32s([*range(8)]),
+        block_size=4,
+        extra_keys=tuple(extra_key(one or []) for one in rows),
+    )
+    table.kernel.apply(table.add(registration("a")), encode_events([of_salt]), -1)
+    body = {"model": "m", "block_size": 4, "token_ids": list(range(8))}
+    media = [{"hash": "user-7", "offset": 0, "length": length}]
+    assert held(client, body | {"media": media}) == {"a": 8 if is_found else 0}
 
 
 def test_a_text_query_matches_what_it_did(
