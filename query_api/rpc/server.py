@@ -77,6 +77,7 @@ class RpcServer:
         self._conductor = conductor
         self._counts = counts
         self._server: asyncio.Server | None = None
+        self._is_ending = False
         self._connections: dict[_Connection, asyncio.Task[None]] = {}
         self._large_bytes = 0
 
@@ -96,6 +97,7 @@ class RpcServer:
         """
         if self._server is None:
             return
+        self._is_ending = True
         self._server.close()
         busy = [task for one, task in self._connections.items() if one.is_busy]
         for one, task in self._connections.items():
@@ -109,6 +111,9 @@ class RpcServer:
         await asyncio.gather(*left, return_exceptions=True)
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_ending:
+            writer.transport.abort()
+            return
         if len(self._connections) >= RPC_CONNECTIONS_MAX:
             self._counts.refused["too_many_connections"] += 1
             writer.transport.abort()
@@ -122,18 +127,19 @@ class RpcServer:
 
     async def _serve(self, connection: _Connection) -> None:
         try:
-            while await self._turn(connection):
-                if self._server is None or not self._server.is_serving():
-                    break
+            while not self._is_ending and await self._turn(connection):
+                pass
         except _Ended as ended:
             self._counts.refused[ended.reason] += 1
             connection.writer.write(ended.answer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is gone
+        except asyncio.CancelledError:  # the server ends
+            connection.writer.transport.abort()
         finally:
+            await _close(connection.writer)
             del self._connections[connection]
             self._counts.connections = len(self._connections)
-            connection.writer.close()
 
     async def _turn(self, connection: _Connection) -> bool:
         """One request and its answer; False where the client has ended the connection.
@@ -224,6 +230,18 @@ class RpcServer:
     def _error(self, head: RequestHead, name: str, errc: RpcErrc, text: str) -> bytes:
         self._counts.calls[name, errc.name] += 1
         return error_frame(head.number, errc, text)
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    """Ends a connection once all is sent; at once, where its client does not read."""
+    writer.close()
+    try:
+        async with asyncio.timeout(RPC_WRITE_S):
+            await writer.wait_closed()
+    except TimeoutError:
+        writer.transport.abort()
+    except ConnectionError:
+        pass  # the client was gone before
 
 
 async def _skip(reader: asyncio.StreamReader, size: int) -> None:

@@ -262,7 +262,13 @@ class Expected(Kind[T | IntEnum]):
 
     def read(self, source: Source) -> T | IntEnum:
         """See `Kind`."""
-        return self._kind.read(source) if source.flag() else self._error(INT32.read(source))
+        if source.flag():
+            return self._kind.read(source)
+        number = INT32.read(source)
+        try:
+            return self._error(number)
+        except ValueError as error:
+            raise StructPackError(f"Expected a code of an error, got {number}") from error
 
     def write(self, value: T | IntEnum, parts: Parts) -> None:
         """See `Kind`."""
