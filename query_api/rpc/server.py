@@ -4,6 +4,8 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from query_api.rpc.bounds import (
@@ -122,7 +124,13 @@ class RpcServer:
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # a client that is gone
         connection = _Connection(reader, writer)
         task = asyncio.get_running_loop().create_task(self._serve(connection))
+        task.add_done_callback(partial(self._end, connection))
         self._connections[connection] = task
+        self._counts.connections = len(self._connections)
+
+    def _end(self, connection: _Connection, _: "asyncio.Task[None]") -> None:
+        connection.writer.transport.abort()  # of a task that has not even begun, too
+        del self._connections[connection]
         self._counts.connections = len(self._connections)
 
     async def _serve(self, connection: _Connection) -> None:
@@ -132,14 +140,11 @@ class RpcServer:
         except _Ended as ended:
             self._counts.refused[ended.reason] += 1
             connection.writer.write(ended.answer)
+            await _close(connection.writer)
         except (asyncio.IncompleteReadError, ConnectionError):
             pass  # the client is gone
-        except asyncio.CancelledError:  # the server ends
-            connection.writer.transport.abort()
-        finally:
+        else:
             await _close(connection.writer)
-            del self._connections[connection]
-            self._counts.connections = len(self._connections)
 
     async def _turn(self, connection: _Connection) -> bool:
         """One request and its answer; False where the client has ended the connection.
@@ -233,15 +238,11 @@ class RpcServer:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """Ends a connection once all is sent; at once, where its client does not read."""
+    """Ends a connection once all is sent, within a bound."""
     writer.close()
-    try:
+    with suppress(TimeoutError, ConnectionError):
         async with asyncio.timeout(RPC_WRITE_S):
             await writer.wait_closed()
-    except TimeoutError:
-        writer.transport.abort()
-    except ConnectionError:
-        pass  # the client was gone before
 
 
 async def _skip(reader: asyncio.StreamReader, size: int) -> None:

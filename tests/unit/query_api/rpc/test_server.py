@@ -275,6 +275,8 @@ def test_a_client_may_leave_at_any_byte(served: Served) -> None:
     for cut in (1, 19, 20, 70):
         with RpcClient(served.address) as client:
             client.socket.sendall(frame[:cut])
+    with RpcClient(served.address) as last:
+        assert last.services() == [], "all of them have begun"
     until(lambda: served.counts.connections == 0, what="the end of all")
     assert served.counts.refused == {}
 
