@@ -37,6 +37,7 @@ def publishers() -> Iterator[tuple[Publisher, Publisher]]:
         yield first, second
 
 
+@pytest.mark.both_forms
 def test_engines_are_registered_asked_for_and_forgotten(
     tenant: Tenant, publishers: tuple[Publisher, Publisher]
 ) -> None:
@@ -101,6 +102,7 @@ def called(address: str, *calls: tuple[str, dict[str, Any]]) -> list[Any]:
     return answers
 
 
+@pytest.mark.both_forms
 @pytest.mark.skipif(not MODULE, reason=f"no client of Conductor's; {VARIABLE} names its module")
 def test_the_client_itself_registers_asks_and_forgets(
     tenant: Tenant, publishers: tuple[Publisher, Publisher]
