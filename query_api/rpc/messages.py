@@ -17,6 +17,7 @@ from query_api.rpc.struct_pack import (
     UINT64,
     Array,
     Expected,
+    Integers,
     Map,
     Optional,
     Packing,
@@ -167,7 +168,7 @@ OTHER_KIND: Final = -1
 
 _CONTEXT: Final = Struct(ContextKey, TEXT, TEXT, TEXT, INT64)
 _PROFILE: Final = Struct(HashProfile, TEXT, TEXT, TEXT, TEXT, TEXT)
-_RANK_HIT: Final = Struct(RankHit, INT64, INT64, INT64, INT64)
+_RANK_HIT: Final = Integers(RankHit, INT64, INT64, INT64, INT64)
 _HIT: Final = Struct(
     CacheHit, INT64, Map(INT64, INT64), Map(INT64, _RANK_HIT), INT64, INT64, INT64, INT64
 )

@@ -141,7 +141,7 @@ class RpcServer:
             self._counts.refused[ended.reason] += 1
             connection.writer.write(ended.answer)
             await _close(connection.writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):
             pass  # the client is gone
         else:
             await _close(connection.writer)
@@ -240,7 +240,7 @@ class RpcServer:
 async def _close(writer: asyncio.StreamWriter) -> None:
     """Ends a connection once all is sent, within a bound."""
     writer.close()
-    with suppress(TimeoutError, ConnectionError):
+    with suppress(OSError):  # TimeoutError, too
         async with asyncio.timeout(RPC_WRITE_S):
             await writer.wait_closed()
 

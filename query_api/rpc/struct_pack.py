@@ -14,6 +14,7 @@ Source: yalantinglibs 0.5.7, include/ylt/struct_pack.
 """
 
 import hashlib
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
@@ -104,20 +105,21 @@ class Kind(ABC, Generic[T]):
 
 
 class Integer(Kind[int]):
-    """A number of a fixed width."""
+    """A number of a fixed width; `code` is its format's in `struct`."""
 
-    def __init__(self, letter: int, width: int, *, signed: bool = True) -> None:
+    def __init__(self, letter: int, code: str) -> None:
         self.literal = bytes([letter])
-        self.width = width
-        self._signed = signed
+        self.code = code
+        self._form = struct.Struct(f"<{code}")
 
     def read(self, source: Source) -> int:
         """See `Kind`."""
-        return int.from_bytes(source.take(self.width), "little", signed=self._signed)
+        number: int = self._form.unpack(source.take(self._form.size))[0]
+        return number
 
     def write(self, value: int, parts: Parts) -> None:
         """See `Kind`."""
-        parts.append(value.to_bytes(self.width, "little", signed=self._signed))
+        parts.append(self._form.pack(value))
 
 
 class _Bool(Kind[bool]):
@@ -160,9 +162,9 @@ class _Int32s(Kind[bytes]):
         parts += (len(value) // 4, value)
 
 
-INT32: Final = Integer(0x01, 4)
-INT64: Final = Integer(0x03, 8)
-UINT64: Final = Integer(0x04, 8, signed=False)
+INT32: Final = Integer(0x01, "i")
+INT64: Final = Integer(0x03, "q")
+UINT64: Final = Integer(0x04, "Q")
 BOOL: Final = _Bool()
 TEXT: Final = _Text()
 INT32S: Final = _Int32s()
@@ -230,13 +232,8 @@ class Struct(Kind[T]):
     def __init__(self, make: Callable[..., T], *members: Kind[Any]) -> None:
         """Args:
         make: makes a value of the members' values.
-        members: where all are integers, these have one width.
         """
         body = b"".join(member.literal for member in members)
-        widths = {member.width if isinstance(member, Integer) else 0 for member in members}
-        if 0 not in widths:  # copied as it stands in memory: its alignment counts, too
-            [width] = widths
-            body += bytes([129 + width]) * 2
         self.literal = b"\xfd" + body + b"\xff"
         self._make = make
         self._members = members
@@ -250,6 +247,31 @@ class Struct(Kind[T]):
         assert isinstance(value, tuple)
         for member, one in zip(self._members, value, strict=True):
             member.write(one, parts)
+
+
+class Integers(Kind[T]):
+    """A struct of nothing but integers of one width, which stands as it is in memory: its literal
+    has the alignment, too, as it is packed and as it is not.
+    """
+
+    def __init__(self, make: Callable[..., T], *members: Integer) -> None:
+        """Args:
+        make: makes a value of the members' values.
+        """
+        self._form = struct.Struct("<" + "".join(member.code for member in members))
+        alignment = bytes([129 + self._form.size // len(members)])
+        body = b"".join(member.literal for member in members)
+        self.literal = b"\xfd" + body + 2 * alignment + b"\xff"
+        self._make = make
+
+    def read(self, source: Source) -> T:
+        """See `Kind`."""
+        return self._make(*self._form.unpack(source.take(self._form.size)))
+
+    def write(self, value: T, parts: Parts) -> None:
+        """See `Kind`."""
+        assert isinstance(value, tuple)
+        parts.append(self._form.pack(*value))
 
 
 class Expected(Kind[T | IntEnum]):
