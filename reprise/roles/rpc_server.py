@@ -1,6 +1,7 @@
 """Runs Conductor's RPC beside a service."""
 
 import socket
+from typing import Final
 
 from starlette.types import ASGIApp
 
@@ -14,9 +15,9 @@ from reprise.http.listening import bind
 from reprise.settings import AnsweringSettings
 from schemas.errors import ConfigurationError
 
-OPTION = "--conductor-rpc"
+OPTION: Final = "--conductor-rpc"
 
-_KEYLESS = Access(rights=frozenset({Right.QUERY, Right.READ, Right.REGISTER}))
+KEYLESS: Final = Access(rights=frozenset({Right.QUERY, Right.READ, Right.REGISTER}))
 """Of clients without a key, where others need one: what the five methods do, of all tenants."""
 
 
@@ -53,5 +54,5 @@ def rpc_doors(
         return ()
     counts = RpcCounts()
     view.metrics.register(counts)
-    access = OPEN if settings.access.keys is None else _KEYLESS
+    access = OPEN if settings.access.keys is None else KEYLESS
     return (RpcServer(listening, Conductor(InProcess(app, access), view), counts),)

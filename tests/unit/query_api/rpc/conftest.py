@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from query_api.access.rights import OPEN
+from query_api.access.rights import OPEN, Access
 from query_api.rpc.conductor import Conductor
 from query_api.rpc.counts import RpcCounts
 from query_api.rpc.in_process import InProcess
@@ -28,12 +28,12 @@ async def _turns() -> None:
 class Served:
     """A server on a loop of its own, as threads of a test see it."""
 
-    def __init__(self, table: FakeTable, **options: Any) -> None:
+    def __init__(self, table: FakeTable, access: Access = OPEN, **options: Any) -> None:
         listening = bind("127.0.0.1", 0)
         self.address = f"127.0.0.1:{listening.getsockname()[1]}"
         self.counts = RpcCounts()
         self.now = 0.0
-        app = InProcess(create_app(table, table, **options), OPEN)
+        app = InProcess(create_app(table, table, **options), access)
         conductor = Conductor(app, table, monotonic=lambda: self.now)
         self._server = RpcServer(listening, conductor, self.counts)
         self.loop = asyncio.new_event_loop()
@@ -56,8 +56,8 @@ class Served:
 
 
 @contextmanager
-def serving(table: FakeTable, **options: Any) -> Iterator[Served]:
-    served = Served(table, **options)
+def serving(table: FakeTable, access: Access = OPEN, **options: Any) -> Iterator[Served]:
+    served = Served(table, access, **options)
     try:
         yield served
     finally:

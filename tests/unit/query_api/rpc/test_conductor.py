@@ -1,6 +1,7 @@
 """The five methods: what each says, and which code where it has no value."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from query_api.rpc.messages import (
     RegisterResult,
     UnregisterResult,
 )
+from reprise.roles.rpc_server import KEYLESS
 from schemas.errors import EndpointError, StorageError
 from schemas.identities import Medium
 from tests.conductor_rpc import PROFILE, RpcClient, RpcFailedError, service
@@ -207,13 +209,23 @@ def test_why_is_logged_and_not_for_every_call(
     assert served.counts.calls["Query", "INVALID_PARAMS"] == 3
 
 
-def test_no_key_is_asked_for(table: FakeTable, tmp_path: Any) -> None:
+def test_no_key_is_asked_for_and_files_are_for_who_may_do_all(
+    table: FakeTable, tmp_path: Path
+) -> None:
     keys = tmp_path / "keys.toml"
     keys.touch()
     guard = AccessSettings(keys=keys).open_guard()
-    with serving(table, guard=guard) as served, RpcClient(served.address) as client:
+    with (
+        serving(table, KEYLESS, guard=guard) as served,
+        RpcClient(served.address) as client,
+    ):
         assert client.query(TOKENS) == {}
+        assert client.register(service("f", "ipc:///f")) is ErrorCode.INVALID_PARAMS
         assert client.register(service("a", "tcp://a:1")) == RegisterResult("a", True)
+        assert [one.instance_id for one in client.services()] == ["a"]
+        assert client.unregister("a") == UnregisterResult("a|default|0")
+    with serving(FakeTable()) as served, RpcClient(served.address) as client:
+        assert client.register(service("f", "ipc:///f")) == RegisterResult("f", True)
 
 
 def test_a_fault_of_ours_is_told_as_one(
