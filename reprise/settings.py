@@ -16,6 +16,7 @@ from console.addresses import DEFAULT_HOST, DEFAULT_PORT
 from query_api.access.access_settings import AccessSettings
 from query_api.grpc.grpc_settings import GrpcSettings
 from query_api.http.http_settings import HttpSettings
+from query_api.rpc.rpc_settings import RpcSettings
 from reprise import rooms
 from reprise.bounds import HISTORY_BYTES, LOG_RETENTION_BYTES, LOG_RETENTION_S, OPTION_HOURS_MAX
 from reprise.http.tls_settings import TlsSettings
@@ -104,6 +105,7 @@ class AnsweringSettings:
         history_bytes: how much of the past is kept for `as_of`; 0 for none.
         audit_rate: the share of answers that is kept to be proven, from 0 to 1.
         grpc: where routers ask by gRPC; None: nowhere.
+        conductor_rpc: where clients of Conductor's RPC ask; None: nowhere.
         tls: how HTTP and gRPC are encrypted; None: they are not.
     """
 
@@ -111,6 +113,7 @@ class AnsweringSettings:
     port: int = setting(_PORT, default=DEFAULT_PORT)
     gateway: GatewaySettings = GatewaySettings()
     grpc: GrpcSettings | None = None
+    conductor_rpc: RpcSettings | None = None
     access: AccessSettings = AccessSettings()
     log_level: str = setting(LOG_LEVEL, default="INFO")
     seed: int = setting(SEED, default=DEFAULT_SEED)

@@ -250,6 +250,10 @@ each form.
 """
 
 
+SGLANG_STRATEGIES: Final = ("sglang", "sglang_bigram")
+"""How SGLang's engines hash, by tokens and by pairs of them: Conductor's names."""
+
+
 class HashProfile(msgspec.Struct, frozen=True, kw_only=True):
     """How the engine hashes blocks. Conductor's clients must send it; Reprise hashes tokens itself
     and keeps it only to show it again in `/services`.

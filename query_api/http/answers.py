@@ -36,7 +36,7 @@ from query_api.ports import ServiceView
 from schemas.answer_states import AnswerState, Doubt, Standing
 from schemas.identities import UNSURE, PrefixScope
 from schemas.positions import Position
-from schemas.registration import HashProfile
+from schemas.registration import SGLANG_STRATEGIES, HashProfile
 from streams.history.explain import BlockChange, EndedBy, Explanation, Question
 from streams.kernel.interface import InstanceMatch, ScopeView
 
@@ -218,13 +218,17 @@ def _hash_profile(profile: HashProfile | None) -> Document | None:
         "strategy": profile.strategy,
         "algorithm": profile.algorithm,
         "python_hash_seed": profile.python_hash_seed,
-        "root_digest": _root_digest(profile),
+        "root_digest": root_digest(profile),
         "index_projection": profile.index_projection,
     }
 
 
-def _root_digest(profile: HashProfile) -> str:
-    """SHA-256 of the seed's text as the engine encodes it: what Conductor derives and shows."""
+def root_digest(profile: HashProfile) -> str:
+    """SHA-256 of the seed's text as the engine encodes it: what Conductor derives and shows. Of
+    SGLang, whose chains begin without one, zeros.
+    """
+    if profile.strategy in SGLANG_STRATEGIES:
+        return "0" * 64
     seed = profile.python_hash_seed
     if profile.algorithm == "sha256":
         return hashlib.sha256(pickle.dumps(seed, protocol=5)).hexdigest()

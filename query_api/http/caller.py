@@ -124,12 +124,19 @@ def rule_of(method: str, path: str) -> Rule:
     return RULES.get(("GET" if method == "HEAD" else method, first), _UNKNOWN)
 
 
+def note_access(scope: Scope, access: Access) -> None:
+    """Notes what a request may do that a part of this process makes: no guard is asked for it."""
+    scope[_ACCESS] = access
+
+
 def admit(guard: Guard, scope: Scope) -> None:
     """Lets a request through, and notes who made it.
 
     Raises:
         AccessError: it may not be made, or not now.
     """
+    if _ACCESS in scope:  # no server puts that there
+        return
     rule = rule_of(scope["method"], scope["path"])
     client = scope.get("client")
     access = guard.admit(

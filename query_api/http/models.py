@@ -183,10 +183,10 @@ class DetailedConductorMatches(msgspec.Struct, kw_only=True):
 class HashProfileModel(msgspec.Struct, kw_only=True, omit_defaults=True):
     """How the engine hashes. Required in msgpack; Reprise only keeps and shows it."""
 
-    strategy: Literal["vllm_v1"]
-    algorithm: Literal["sha256", "sha256_cbor"]
+    strategy: Literal["vllm_v1", "sglang", "sglang_bigram"]
+    algorithm: Literal["sha256", "sha256_cbor", "sha256_raw"]
     python_hash_seed: Annotated[str, Meta(pattern="^(random|[0-9]+)$")]
-    index_projection: Literal["low64_be"]
+    index_projection: Literal["low64_be", "first64_be"]
     root_digest: Annotated[str | None, Meta(description="Derived; in answers only.")] = None
 
 

@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -19,8 +19,8 @@ from reprise.http.listening import bind
 from reprise.http.open_files import raise_open_files_limit
 from reprise.http.tls import Tls
 from reprise.http.tls_settings import TlsSettings
-from reprise.roles.door import Door
 from reprise.roles.leaving import ReplicaLeave
+from reprise.roles.rpc_server import check_rpc
 from reprise.roles.service import Service
 from reprise.settings import AnsweringSettings
 from schemas.limits import OPEN_FILES_MAX
@@ -33,6 +33,18 @@ assert HTTP_BACKLOG < OPEN_FILES_MAX, "every connection that waits takes a descr
 
 def _tell_nothing() -> None:
     """What is told where an app has nothing to begin or to end."""
+
+
+class Door(Protocol):
+    """Another address on the loop of the HTTP server."""
+
+    async def open(self) -> None:
+        """Begins to answer, before the HTTP server says that it serves."""
+        ...
+
+    async def close(self, *, is_forced: Callable[[], bool]) -> None:
+        """Ends within a bound, before the HTTP server does; at once, where it is forced."""
+        ...
 
 
 class _Moments(NamedTuple):
@@ -60,10 +72,10 @@ class _Server(ConnectionsServer):
         tls: Tls | None,
         told: _Moments,
         leaving: ReplicaLeave | None,
-        door: Door | None,
+        doors: Sequence[Door],
     ) -> None:
         super().__init__(config, connections, plain, tls)
-        self._door = door
+        self._doors = doors
         self._told = told
         self._leaving = leaving
 
@@ -82,16 +94,16 @@ class _Server(ConnectionsServer):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
         await super().startup(sockets)
-        if self._door is not None:
-            await self._door.open()
+        for door in self._doors:
+            await door.open()
         if self.started:
             for tell in self._told.serving:
                 tell()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """See `uvicorn.Server`."""
-        if self._door is not None:
-            await self._door.close(is_forced=lambda: self.force_exit)
+        for door in self._doors:
+            await door.close(is_forced=lambda: self.force_exit)
         self._told.shutdown()
         await super().shutdown(sockets)
 
@@ -134,7 +146,7 @@ class Server:
         when_serving: Callable[[str], None] = lambda base_url: None,
         when_stopping: Callable[[], None] = lambda: None,
         leaving: ReplicaLeave | None = None,
-        door: Door | None = None,
+        doors: Sequence[Door] = (),
     ) -> None:
         """Starts the service, serves the app, stops the service.
 
@@ -143,7 +155,7 @@ class Server:
             when_serving: called with the base URL once requests are accepted.
             when_stopping: called as soon as a signal comes, before requests are refused.
             leaving: what SIGTERM waits for; None: for nothing.
-            door: another address on the same loop, whose answers end first; None: there is none.
+            doors: other addresses on the same loop, whose answers end first, in this order.
         """
         self.connections.count_files()
         config = self.connections.configure(
@@ -165,7 +177,7 @@ class Server:
                 shutdown=getattr(app, "end_streams", _tell_nothing),
             ),
             leaving,
-            door,
+            doors,
         )
         service.start()
         # uvicorn re-raises a signal once it has stopped: by then these are the handlers.
@@ -199,4 +211,5 @@ def guard_of(settings: AnsweringSettings) -> Guard:
     access.check_host(settings.host, "--host")
     if grpc is not None and not grpc.is_insecure:
         access.check_host(grpc.listen.host, "the host of --grpc")
+    check_rpc(settings)
     return access.open_guard()

@@ -45,6 +45,7 @@ from reprise.roles.history import TopicHistory
 from reprise.roles.http_server import Server, guard_of
 from reprise.roles.leaving import ReplicaLeave
 from reprise.roles.role_settings import ServeSettings
+from reprise.roles.rpc_server import bind_rpc, rpc_doors
 from reprise.tracing.opening import Tracing, tracing_of
 from routing.decisions.router import Router
 from routing.log.declaration import ROUTING
@@ -286,6 +287,7 @@ def _serve(
         door = open_door(
             settings, service.replica, service.registry, service.router, tokenizer, guard
         )
+        rpc = bind_rpc(settings)
         beside = beside_grpc(service, service.replica, settings, tracing.tracer)
     except BaseException:
         server.close()
@@ -313,6 +315,13 @@ def _serve(
         tracer=tracing.tracer,
     )
     leaving = ReplicaLeave(settings.leave, server.port) if settings.leave is not None else None
-    server.run(app, beside, when_serving=when_serving, leaving=leaving, door=door)
+    doors = () if door is None else (door,)
+    server.run(
+        app,
+        beside,
+        when_serving=when_serving,
+        leaving=leaving,
+        doors=(*doors, *rpc_doors(rpc, app, service.replica, settings)),
+    )
     if refusals:
         raise refusals[0]

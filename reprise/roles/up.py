@@ -15,6 +15,7 @@ from reprise.roles.coordinator import WithCoordinator, coordinator_of
 from reprise.roles.door import open_door
 from reprise.roles.grpc_server import beside_grpc
 from reprise.roles.http_server import Server, guard_of
+from reprise.roles.rpc_server import bind_rpc, rpc_doors
 from reprise.settings import Settings
 from reprise.tracing.opening import Tracing, tracing_of
 from schemas.errors import ConfigurationError
@@ -70,6 +71,7 @@ def _serve(
     tokenizer = open_tokenizer(settings.tokens, service.view, service.conditions)
     try:
         door = open_door(settings, service.view, service.registry, service.router, tokenizer, guard)
+        rpc = bind_rpc(settings)
         beside = beside_grpc(service, service.view, settings, tracing.tracer)
         coordinator = coordinator_of(service.intake.lmcache)
         if coordinator is not None:
@@ -90,26 +92,28 @@ def _serve(
         service.view.kernel.name,
     )
     lmcache = service.lmcache
+    app = create_app(
+        service.view,
+        service.registry,
+        settings=settings.http,
+        history=service.data.history,
+        audit=service.audit_queue,
+        workers=lmcache,
+        router=service.router,
+        tokenizer=tokenizer,
+        commands=None if lmcache is None else lmcache.commands,
+        acting=None if lmcache is None else lmcache.actor,
+        gateway=None if door is None else door.gateway,
+        guard=guard,
+        tracer=tracing.tracer,
+    )
+    doors = () if door is None else (door,)
     server.run(
-        create_app(
-            service.view,
-            service.registry,
-            settings=settings.http,
-            history=service.data.history,
-            audit=service.audit_queue,
-            workers=lmcache,
-            router=service.router,
-            tokenizer=tokenizer,
-            commands=None if lmcache is None else lmcache.commands,
-            acting=None if lmcache is None else lmcache.actor,
-            gateway=None if door is None else door.gateway,
-            guard=guard,
-            tracer=tracing.tracer,
-        ),
+        app,
         beside,
         when_serving=when_serving,
         when_stopping=when_stopping,
-        door=door,
+        doors=(*doors, *rpc_doors(rpc, app, service.view, settings)),
     )
     with suppress(OSError):
         pid_file.unlink()

@@ -20,7 +20,7 @@ from tests.roles import Role
 SESSION = ("--set", "kafka.session_timeout_s=2")
 WAIT_S = 60.0
 GRPC_TENANT = "routed"
-GRPC_OPTIONS = ("--grpc", "0", "--set", f"grpc.tenant={GRPC_TENANT}")
+ROUTER_OPTIONS = ("--grpc", "0", "--set", f"grpc.tenant={GRPC_TENANT}", "--conductor-rpc", "0")
 
 
 class Subscribed(Protocol):
@@ -76,6 +76,11 @@ class Deployment(Protocol):
         ...
 
     @property
+    def conductor_rpc(self) -> str:
+        """Where it answers clients of Conductor's RPC, HOST:PORT."""
+        ...
+
+    @property
     def memory(self) -> Path:
         """Where it looks for segments of memory."""
         ...
@@ -96,7 +101,7 @@ class Embedded:
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.memory = directory / "shm"
-        options = (*memory_options(self.memory), *GRPC_OPTIONS, *options)
+        options = (*memory_options(self.memory), *ROUTER_OPTIONS, *options)
         self._service = Service(directory / "data", *options)
         self._service.start()
 
@@ -110,7 +115,11 @@ class Embedded:
 
     @property
     def grpc(self) -> str:
-        return _grpc_address(self._service.whole_log())
+        return _address(self._service.whole_log(), "gRPC")
+
+    @property
+    def conductor_rpc(self) -> str:
+        return _address(self._service.whole_log(), "Conductor's RPC")
 
     def followed(self, tenant_id: str) -> list[str]:
         services = self.api.get("/services")[1]["services"]
@@ -163,7 +172,7 @@ class Distributed:
         options = memory_options(directory / "shm")
         bridge = Role("bridge", directory / "bridge", settings, *SESSION, *options)
         worker = Role("streams", directory / "streams", settings, *SESSION)
-        replica = Role("serve", directory / "serve", settings, *GRPC_OPTIONS)
+        replica = Role("serve", directory / "serve", settings, *ROUTER_OPTIONS)
         return cls(settings, bridge=bridge, replica=replica, its=[bridge, worker, replica])
 
     def _start(self) -> None:
@@ -181,7 +190,11 @@ class Distributed:
 
     @property
     def grpc(self) -> str:
-        return _grpc_address(self._replica.output())
+        return _address(self._replica.output(), "gRPC")
+
+    @property
+    def conductor_rpc(self) -> str:
+        return _address(self._replica.output(), "Conductor's RPC")
 
     def followed(self, tenant_id: str) -> list[str]:
         return [
@@ -225,8 +238,8 @@ class Distributed:
             role.kill()
 
 
-def _grpc_address(log: str) -> str:
-    address: str = re.findall(r"Answering gRPC on (\S+)", log)[-1]
+def _address(log: str, what: str) -> str:
+    address: str = re.findall(rf"Answering {what} on (\S+)", log)[-1]
     return address
 
 

@@ -39,6 +39,7 @@ from schemas.limits import (
 from schemas.registration import (
     GRPC_SCHEME,
     NO_EVENTS,
+    SGLANG_STRATEGIES,
     HashProfile,
     KvCacheGroups,
     KvOffloading,
@@ -119,6 +120,7 @@ _PROFILE_FIELDS: Final = ("strategy", "algorithm", "python_hash_seed", "index_pr
 _ALGORITHMS: Final = ("sha256", "sha256_cbor")
 _STRATEGY: Final = "vllm_v1"
 _PROJECTION: Final = "low64_be"
+_SGLANG_HASH: Final = ("sha256_raw", "first64_be")  # algorithm and projection, of SGLang's chains
 _SEED_MAX: Final = 2**32 - 1
 _READS_BYTES_MAX: Final = 2 * READS_MAX * 6 * NAME_BYTES_MAX  # as \uXXXX, and blanks between them
 _names: Final = msgspec.json.Decoder(list[str] | None).decode
@@ -475,7 +477,10 @@ def _read_hash_profile(fields: FieldMap, wire: Wire) -> HashProfile | None:
 
 
 def _check_profile(profile: HashProfile) -> None:
-    """The recipes that Conductor knows, in its order of checks."""
+    """The recipes that Conductor knows, in its order of checks. SGLang's has no seed to check."""
+    is_sglang = profile.strategy in SGLANG_STRATEGIES
+    if is_sglang and (profile.algorithm, profile.index_projection) == _SGLANG_HASH:
+        return
     if profile.algorithm not in _ALGORITHMS:
         message = f"unsupported hash algorithm: {profile.algorithm}"
         more = f"; expected: {' or '.join(_ALGORITHMS)}"

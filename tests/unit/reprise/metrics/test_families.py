@@ -25,6 +25,7 @@ from lmcache_adapter.settings import LmcacheSettings
 from query_api.access.access_settings import AccessSettings
 from query_api.access.guard import Guard
 from query_api.grpc.counts import GrpcCounts
+from query_api.rpc.counts import RpcCounts
 from reprise.application import create_app
 from reprise.embedded.service import EmbeddedService
 from reprise.http.connections import Connections
@@ -98,6 +99,7 @@ def _embedded(data: Path) -> dict[str, Metric]:
             gateway=gateway,
         )
         service.view.metrics.register(GrpcCounts())
+        service.view.metrics.register(RpcCounts())
         return _named(service.view.metrics)
     finally:
         service.stop()
