@@ -61,8 +61,8 @@ POOL_CLEARED: Final = 1 << 8
 """Such blocks were dropped with what is its own, though nothing says that they are gone."""
 
 OWNED_CHUNKS: Final = 1 << 9
-"""Another owner keeps several of its blocks as one, and has named each of them: behind a clear its
-engine knows no more than the last one, and so names that alone as gone.
+"""Another owner keeps several of its blocks as one, and has named each of them: behind a reset,
+which need not show, its engine knows no more than the last one, and so names that alone as gone.
 """
 
 CPU_CLEARED: Final = 1 << 10
@@ -117,9 +117,10 @@ def taken_back_of_stored(media: int) -> int:
 def never_taken_back(media: int) -> bool:
     """Whether blocks were stored on another tier than the GPU, by a name by which none was ever
     removed, or for all instances, or by an owner, and none of those was: what one tier, or one
-    connector, says is gone tells nothing of the others.
+    connector, says is gone tells nothing of the others. Or in an owner's chunks, of which it may
+    name but a part.
     """
-    return taken_back_of_stored(media) & ~media != 0
+    return media & OWNED_CHUNKS != 0 or taken_back_of_stored(media) & ~media != 0
 
 
 def media_of_next(media: int) -> int:

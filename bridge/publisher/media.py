@@ -121,7 +121,6 @@ class Media:
         if batch.clears or batch.settled & TIER_CLEARED:
             kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
-            self.names |= CPU_CLEARED if batch.clears and names & OWNED_CHUNKS else 0
         for tier, cleared in zip(TIERS, _CLEARED, strict=True):
             used, settled = names & tier, batch.settled & tier
             if used & self._lasting and batch.clears:

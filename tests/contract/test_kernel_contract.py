@@ -891,7 +891,7 @@ def test_an_error_in_the_last_event_leaves_all_as_it_was(bench: Bench) -> None:
 
 def test_changes_that_are_none_leave_all_as_it_was(bench: Bench) -> None:
     good = Change(1, 2, 0, 0, Op.SET, 1).encode()
-    for bad in (b"\0" * 23, good[:20] + b"\x06" + good[21:], good[:21] + b"\x02" + good[22:]):
+    for bad in (b"\0" * 23, good[:20] + b"\x08" + good[21:], good[:21] + b"\x02" + good[22:]):
         with pytest.raises(ValueError, match=r"Expected"):
             bench.kernel.load(context_of("", "a"), good + bad)
     assert bench.kernel.contexts() == []

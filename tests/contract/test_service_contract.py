@@ -137,9 +137,10 @@ def test_blocks_of_an_owner_are_a_set_that_the_engines_clear_leaves(
     """vLLM's KVCR tier: announced twice and removed once, a block is gone."""
     tenant.connect(publisher)
     publisher.publish([chain(1, TOKENS)])
-    owned = msgspec.structs.replace(chain(1, TOKENS), medium="CPU", ownership="kvcr")
+    blocks = [chain(1 + n, TOKENS[16 * n : 16 * n + 16], parent=n or None) for n in range(4)]
+    replace = msgspec.structs.replace
     for _ in range(2):
-        publisher.publish([owned])
+        publisher.publish([replace(one, medium="CPU", ownership="kvcr") for one in blocks])
     publisher.publish([AllBlocksCleared()])
     tenant.await_batches(4)
     tenant.await_longest(TOKENS, 64)
