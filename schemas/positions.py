@@ -54,6 +54,9 @@ OWNED_ON_DISK_TAKEN_BACK: Final = 1 << 30
 tells nothing of what others have stored by the same name, nor they of its blocks.
 """
 
+OWNED_SET: Final = OWNED_ON_CPU | OWNED_ON_CPU_TAKEN_BACK
+"""It has stored blocks of an owner that says of each that it is gone (`StoredBlocks.owned`)."""
+
 SAYS_ALL_GONE: Final = 1 << 26
 """A pool: its master has the form of those that say of every object that it is gone."""
 

@@ -48,8 +48,10 @@ from schemas.positions import (
     ON_CPU,
     OUTLIVING,
     OWNED_CHUNKS,
+    OWNED_ON_CPU,
     OWNED_ON_DISK,
     OWNED_ON_DISK_TAKEN_BACK,
+    OWNED_SET,
     POOL_CLEARED,
     SAYS_ALL_GONE,
     SHARED_TAKEN_BACK,
@@ -98,6 +100,7 @@ class Media:
         self._clears_gpu_alone = facts.clears_gpu_alone
         self._passed_over = 0 if self._clears_gpu_alone else _OF_OFFLOADING
         self._passed_over |= ON_CPU if registration.kv_offloading == "native" else 0
+        self._passed_over &= ~(OWNED_SET | OWNED_CHUNKS)  # no offloading of the engine's
         self._keeps_blocks_back = facts.keeps_blocks_back
         # What a clear may leave.
         self._lasting = sum(TIERS) if self._clears_gpu_alone else OUTLIVING
@@ -118,6 +121,8 @@ class Media:
         if self._keeps_blocks_back and batch.settled & ~self.names:
             self.names |= UNSIZED
         names = self.names
+        # An engine's clear drops what was lost of its own blocks, and nothing of its owner's.
+        is_doubted = names & OWNED_ON_CPU and (batch.clears or names & CPU_CLEARED)
         if batch.clears or batch.settled & TIER_CLEARED:
             kept = batch.media & ~_OF_OFFLOADING if batch.clears else names
             self.names = kept | (names & _LASTING) | (POOL_CLEARED if names & SHARES else 0)
@@ -131,6 +136,7 @@ class Media:
                 detail = f"Expected one medium of its tier, got {media_of(used | settled)}"
                 error = EventError(DropReason.SHARED_TIER, f"{detail}: which copies are gone?")
                 batch = batch._replace(dropped=[*batch.dropped, error])
+        self.names |= CPU_CLEARED if is_doubted else 0
         return batch
 
     def _note(self, batch: DecodedBatch | DecodedRun) -> None:

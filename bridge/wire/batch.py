@@ -92,7 +92,7 @@ from schemas.limits import (
     RECORD_BYTES_MAX,
     SEQUENCE_MAX,
 )
-from schemas.positions import OWNED_CHUNKS, SAYS_ALL_GONE, SHARES, UNSIZED
+from schemas.positions import OWNED_CHUNKS, OWNED_SET, SAYS_ALL_GONE, SHARES, UNSIZED
 from schemas.registration import Registration
 
 # A 128K-token prefill is about 0.6 MB. What is above a bound is dropped:
@@ -427,7 +427,7 @@ class BatchDecoder:
         shared = SHARES if stores[0].shared else 0
         unsized = UNSIZED if any(map(is_unsized, stores)) else 0
         if stores[0].owned:  # of whom all is told that goes, by a name that is no other's
-            return unsized | (OWNED_CHUNKS if len(stores[0].hashes) > 8 else 0)
+            return unsized | OWNED_SET | (OWNED_CHUNKS if len(stores[0].hashes) > 8 else 0)
         return media_bit(name) | shared | unsized | wire_event.stored_bits
 
     def _ids_of(self, wire_events: Sequence[WireEvent]) -> EventIds | None:

@@ -141,15 +141,15 @@ def test_blocks_of_an_owner_are_a_set_that_the_engines_clear_leaves(
     replace = msgspec.structs.replace
     for _ in range(2):
         publisher.publish([replace(one, medium="CPU", ownership="kvcr") for one in blocks])
+    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
     publisher.publish([AllBlocksCleared()])
     tenant.await_batches(4)
     tenant.await_longest(TOKENS, 64)
-    tenant.until(lambda: tenant.state() == "exact", "an exact answer")
     publisher.publish([BlockRemoved(block_hashes=[4], medium="CPU", ownership="kvcr")])
     tenant.await_longest(TOKENS, 48)
     publisher.publish([BlockRemoved(block_hashes=[1], medium="CPU")])  # is the engine's own
     tenant.await_batches(6)
-    assert (tenant.longest(TOKENS), tenant.state()) == (48, "exact")
+    assert (tenant.longest(TOKENS), tenant.state()) == (48, "unconfirmed")
 
 
 class _SaltedArrays:

@@ -633,16 +633,21 @@ def test_an_owner_that_takes_back_what_it_has_stored_is_exact(engine: Engine, me
 
 @pytest.mark.parametrize("locality", [None, "LOCAL"])
 @pytest.mark.parametrize("medium", ["CPU", "STORAGE"])
-def test_a_set_is_exact_from_its_first_block_on_and_through_a_clear(
+def test_a_set_is_exact_from_its_first_block_on_and_doubted_behind_a_clear(
     engine: Engine, medium: str, locality: Any
 ) -> None:
-    """KVCR says of each of its blocks that it is gone."""
+    """KVCR says of each of its blocks that it is gone; but what was lost of them, a clear of its
+    engine does not drop.
+    """
     alone = {"medium": medium, "locality": locality, **KVCR}
     engine.send([chain(1, 2)], [chain(1, **alone)], [chain(2, **alone)])
     engine.restart_bridge()
     assert engine.doubt == ""
     engine.send([{"type": "AllBlocksCleared"}], [chain(3)])
-    assert engine.doubt == ""
+    assert engine.doubt == Doubt.TIERS_CLEARED
+    engine.restart_bridge()
+    engine.send([{"type": "TierBlocksCleared", "medium": "CPU"}], [chain(4)])
+    assert engine.doubt == Doubt.TIERS_CLEARED
 
 
 def test_a_set_of_chunks_is_doubted_until_its_engine_restarts(engine: Engine) -> None:
@@ -653,7 +658,7 @@ def test_a_set_of_chunks_is_doubted_until_its_engine_restarts(engine: Engine) ->
     engine.restart_bridge()
     assert engine.doubt == Doubt.NEVER_REMOVED
     engine.send([{"type": "AllBlocksCleared"}], [chain(3)])
-    assert engine.doubt == Doubt.NEVER_REMOVED
+    assert engine.doubt == Doubt.TIERS_CLEARED
 
 
 @pytest.mark.parametrize("medium", ["CPU", "STORAGE"])

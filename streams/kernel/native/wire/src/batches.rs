@@ -351,6 +351,7 @@ impl<'a, 'p> Batch<'a, 'p> {
             Kind::Stored => {
                 // Of a set all is told that goes, by a name that is no other's.
                 if event.has_set() {
+                    self.media |= OWNED_ON_CPU | OWNED_ON_CPU_TAKEN_BACK;
                     self.media |= if self.hashes.len() > 8 { OWNED_CHUNKS } else { 0 };
                 } else {
                     self.media |= event.media | if event.shared { SHARES } else { 0 };
