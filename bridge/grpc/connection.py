@@ -203,6 +203,7 @@ class StreamConnection:
         self._call: Stream | None = None  # whose messages are taken
         self._ping: StreamPing | None = None  # and what its server wants to be asked
         self._pings_at = 0.0
+        self._pinged: object = None  # the last such question
         self._whole: Asked | None = None  # to be taken in its place
         self._is_begun = True  # whether the link has brought a batch
         self._whole_at = 0.0  # not before, all is asked for again
@@ -515,9 +516,10 @@ class StreamConnection:
                 self._is_behind = False
             if self._ping is not None and now >= self._pings_at:
                 self._pings_at = now + STREAM_PING_S
-                pinged: grpc.UnaryUnaryMultiCallable[bytes, bytes]
-                pinged = channel.unary_unary(self._ping.path)
-                pinged.future(self._ping.request, timeout=STREAM_PING_S)
+                pings: grpc.UnaryUnaryMultiCallable[bytes, bytes]
+                pings = channel.unary_unary(self._ping.path)
+                # Held: a call that nothing refers to is cancelled, perhaps before it is sent.
+                self._pinged = pings.future(self._ping.request, timeout=STREAM_PING_S)
             if asked_at is None and now >= self._asks_at:
                 self._asked_at = now
                 ask: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_HEALTH)
