@@ -26,8 +26,9 @@ And whether it says what is gone from there, by each name. LMCache and Mooncake'
 within vLLM name blocks by their tokens as they store them, and never one that they no longer have;
 vLLM's own offloading does of its CPU (`kv_offloading` `native`), and its tiers of files and objects
 do not, for itself or for all instances. So it is told apart by who owns the blocks, where events
-name that (kvcr), and for all instances. Of a vLLM engine that is registered with LMCache no removal
-tells anything (`Registration.doubt`).
+name that, and for all instances. KVCR's blocks are a set beside those, of which each removal is
+said; but what was lost of them, no clear of the engine drops. Of a vLLM engine that is registered
+with LMCache no removal tells anything (`Registration.doubt`).
 """
 
 from collections.abc import Iterable

@@ -418,9 +418,7 @@ class BatchDecoder:
         stores = [event for event in made if isinstance(event, StoredBlocks)]
         if not stores:
             removed = [one for one in made if isinstance(one, RemovedBlocks) and one.hashes]
-            if not removed:
-                return 0
-            if removed[0].owned:
+            if not removed or removed[0].owned:
                 return 0
             is_shared = removed[0].shared
             return taken_back_bits(name, is_owned=wire_event.is_owned, is_shared=is_shared)
